@@ -36,19 +36,19 @@ def markdown(
 
 def _head(diagnosis: Diagnosis, of_standby: str) -> Iterator[str]:
     queue = diagnosis.queue
-    yield f"# {_text(queue.label)}"
+    yield f"# {escaped(queue.label)}"
     yield ""
     options = ", ".join(f"{name}={value}" for name, value in sorted(queue.options.items()))
-    yield f"Design {queue.design.name} ({_text(options)}). Verdict: **{diagnosis.verdict}**."
+    yield f"Design {queue.design.name} ({escaped(options)}). Verdict: **{diagnosis.verdict}**."
     yield ""
     if of_standby:
-        yield f"**{_text(of_standby)}**"
+        yield f"**{escaped(of_standby)}**"
         yield ""
 
 
 def _decisions(figures: QueueSnapshot | None) -> Iterator[str]:
     for decision in () if figures is None else figures.decisions:
-        yield f"**{_text(decision.shown)}**"
+        yield f"**{escaped(decision.shown)}**"
         yield ""
 
 
@@ -72,7 +72,7 @@ def _subscribers(figures: QueueSnapshot | None) -> Iterator[str]:
         if at == 0:
             yield f"| subscriber | {' | '.join(names)} |"
             yield f"| --- |{' ---: |' * len(names)}"
-        yield f"| {_text(snapshot.subscriber)} | {' | '.join(values)} |"
+        yield f"| {escaped(snapshot.subscriber)} | {' | '.join(values)} |"
     if snapshots:
         yield ""
 
@@ -85,28 +85,28 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
         yield ""
     for finding in diagnosis.findings:
         since = "" if finding.since is None else f", since {moment(finding.since, zone)}"
-        yield f"### {finding.severity_text}: {_text(finding.summary)}"
+        yield f"### {finding.severity_text}: {escaped(finding.summary)}"
         yield ""
         yield f"`{finding.code.name}`{since}"
         yield ""
         if finding.silenced is not None:
-            yield f"- {_text(finding.silenced.words.capitalize())}"
+            yield f"- {escaped(finding.silenced.words.capitalize())}"
         for head, words in (("Cause", finding.cause), ("Consequence", finding.consequence)):
             if words:
-                yield f"- {head}: {_text(words)}"
+                yield f"- {head}: {escaped(words)}"
         for line in finding.evidence_lines:
-            yield f"- {_text(line)}"
+            yield f"- {escaped(line)}"
         if finding.repair is not None:
-            yield f"- Repair: {_text(finding.repair.summary)} ({_code(finding.command)})"
+            yield f"- Repair: {escaped(finding.repair.summary)} ({_code(finding.command)})"
         else:
             words, *statement = finding.judgement_text.splitlines()
-            yield f"- {_text(words)}"
+            yield f"- {escaped(words)}"
             yield from (f"  - {_code(line)}" for line in statement)
         if finding.runbook:
-            yield f"- Runbook: {_text(finding.runbook)}"
+            yield f"- Runbook: {escaped(finding.runbook)}"
         yield ""
     for why in diagnosis.unseen:
-        yield f"Not examined: {_text(why)}"
+        yield f"Not examined: {escaped(why)}"
         yield ""
 
 
@@ -117,7 +117,7 @@ def _notes(notes: Sequence[Note], zone: tzinfo | None) -> Iterator[str]:
     yield ""
     for note in notes:
         of = "" if note.queue else " (of the whole database)"
-        yield f"- {moment(note.noted_at, zone)}: {_text(note.note)}, {_text(note.operator)}{of}"
+        yield f"- {moment(note.noted_at, zone)}: {escaped(note.note)}, {escaped(note.operator)}{of}"
     yield ""
 
 
@@ -133,8 +133,8 @@ def _actions(actions: Sequence[Entry], zone: tzinfo | None) -> Iterator[str]:
         when = moment(entry.started_at, zone)
         counts = f"{entry.done:,} of {entry.planned:,}"
         yield (
-            f"| {when} | {_text(entry.verb)} | {_text(entry.outcome)} | {counts} "
-            f"| {_text(entry.operator)} | {_text(entry.filters)} |"
+            f"| {when} | {escaped(entry.verb)} | {escaped(entry.outcome)} | {counts} "
+            f"| {escaped(entry.operator)} | {escaped(entry.filters)} |"
         )
 
 
@@ -145,7 +145,7 @@ def _code(text: str) -> str:
     return f"{fence}{room}{plain(text)}{room}{fence}"
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Data on one line, never interpreted as Markdown or by a terminal."""
     one_line = plain(" ".join(text.split()))
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>#|" else sign for sign in one_line)

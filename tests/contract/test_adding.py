@@ -298,6 +298,7 @@ COMMANDS = {
     "notify": "notify",
     "presets": "adopt,discover,preset",
     "prove": "prove",
+    "why": "why,timeline",
 }
 """Feature -> commands that go with it."""
 

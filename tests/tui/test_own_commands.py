@@ -16,7 +16,8 @@ from console.config import load
 from console.config.file_reader import read
 from console.errors import RefusedError, UsageError
 from console.features.own_commands import rows
-from console.features.own_commands.command import OwnCommand, own_commands, run
+from console.features.own_commands.command import OwnCommand, run
+from console.features.own_commands.configured import own_commands
 from console.tui.dialogs.dialog import FactsDialog
 from tests.tui.feeds import queue
 from tests.tui.opened import opened

@@ -122,20 +122,20 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
         names = [tab.NAME for tab in screen._tabs]
         assert screen.tab is not None
         assert screen.tab.NAME == "sql"
-        for number, name in enumerate(names, start=1):
+        for number, name in enumerate(names[:10], start=1):
             await console.press(str(number % 10))
             assert name == screen.tab.NAME
             (shown,) = (tab for tab in screen._tabs if tab.display)
             assert shown is screen.tab
             await settled(console.pilot)
             assert screen.focused is None or shown in screen.focused.ancestors
-        await console.press("0")
-        assert names[-1] == screen.tab.NAME
-        screen.set_focus(screen.query_one(TabBar))
-        await console.press("right")
+        await console.press("1")
         assert names[0] == screen.tab.NAME
-        await console.press("left", "left")
-        assert names[-2] == screen.tab.NAME
+        screen.set_focus(screen.query_one(TabBar))
+        await console.press("left")
+        assert names[-1] == screen.tab.NAME
+        await console.press("right", "right")
+        assert names[1] == screen.tab.NAME
         await console.pilot.click(TabBar, offset=(3, 0))
         await console.pilot.pause()
         assert names[0] == screen.tab.NAME
@@ -437,7 +437,7 @@ async def test_at_80_by_24_every_tab_has_a_name_and_its_list_ten_lines(tab: int)
         for digit in "1234567890":
             after = bar.partition(f"{digit} ")[2]
             assert after[:2].isalpha(), (digit, bar)
-        assert len(bar) <= 78
+        assert len(bar.rstrip()) <= 78
         assert screen.query_one("#tabs").size.height >= 15
         listed = screen._tabs[tab].query(KeyedTable)
         if TABS[tab].NAME in {"messages", "errors", "stuck", "consumers"} and listed:

@@ -63,6 +63,9 @@ class RecordReader:
     root: Path
     connection: str
     skipped: SkippedRecords = field(default_factory=SkippedRecords)
+    once: bool = False
+    """Whether an open segment is read only once: what is written to it later is not seen."""
+    _lines: dict[Path, segments.SegmentLines] = field(default_factory=dict, init=False)
 
     @property
     def is_recorded(self) -> bool:
@@ -131,22 +134,31 @@ class RecordReader:
     ) -> tuple[list[dict[str, Any]], set[str]]:
         found: list[dict[str, Any]] = []
         read: set[str] = set()
-        for path in segments.open_segments(self.root, self.connection):
+        for path in (*self._lines, *segments.open_segments(self.root, self.connection)):
+            if path.stem in read:
+                continue
+            lines = self._lines.get(path)
             try:
-                lines = segments.read_lines(path)
+                lines = lines or self._read_lines(path)
             except FileNotFoundError:
                 continue  # closed just now
             except OSError:
                 self.skipped.files += 1
                 continue
             read.add(path.stem)
-            self.skipped.newer += lines.newer
-            self.skipped.lines += max(0, lines.torn - 1)  # the last one may just be written
             for of, row in lines.rows:
                 matches = all(row.get(name) == value for name, value in equal.items())
                 if of is kind and row["at"] in span and matches:
                     found.append({name: row[name] for name in names})
         return found, read
+
+    def _read_lines(self, path: Path) -> segments.SegmentLines:
+        lines = segments.read_lines(path)
+        self.skipped.newer += lines.newer
+        self.skipped.lines += max(0, lines.torn - 1)  # the last one may just be written
+        if self.once:
+            self._lines[path] = lines
+        return lines
 
     def _closed(
         self,

@@ -8,12 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from console import config
 from console.catalog import audit
 from console.catalog.audit import Outcome, Subject
-from console.config.configuration import Configuration
 from console.config.passwords import COMMAND_SECONDS
-from console.config.profile import Settings
 from console.config.programs import program
 from console.errors import RefusedError, UsageError
 
@@ -79,21 +76,6 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return str(value)
-
-
-def own_commands(configuration: Configuration | None = None) -> list[OwnCommand]:
-    """As configured; wrong ones are left out, `config validate` names them."""
-    from console.features.own_commands.config import KEY, ON, RUN, TABLES, TIMEOUT  # noqa: PLC0415
-
-    known = config.load() if configuration is None else configuration
-    wrong = {mistake.table for mistake in known.mistakes}
-    found = []
-    for name, layer in known.document.tables_of(TABLES.word).items():
-        settings = Settings((layer,))
-        key, words = settings[KEY], settings[RUN]
-        if (TABLES.word, name) not in wrong and key and words:
-            found.append(OwnCommand(name, key, settings[ON], words, settings[TIMEOUT]))
-    return found
 
 
 def run(command: OwnCommand, words: list[str], subject: tuple[str, str, str]) -> str:

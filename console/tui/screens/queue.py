@@ -37,6 +37,8 @@ from console.tui.widgets.charts import Charts, ChartTime
 from console.tui.widgets.queue_detail import FiguresPanel
 
 KEYS = features.keys()
+_OF_FEATURES = tabs_of_features()
+_OWN_KEYS = {one.command: one.key for one in KEYS}
 TABS: tuple[type[QueueTab], ...] = (
     FindingsTab,
     MessagesTab,
@@ -46,10 +48,11 @@ TABS: tuple[type[QueueTab], ...] = (
     SlotsTab,
     SqlTab,
     AuditTab,
-    *tabs_of_features(),
+    *(tab for tab in _OF_FEATURES if tab.NAME not in _OWN_KEYS),
     ConsumersTab,
+    *(tab for tab in _OF_FEATURES if tab.NAME in _OWN_KEYS),
 )
-"""In the order of their digits; the tenth has 0."""
+"""In the order of their digits, the tenth has 0; then those with a key of their feature."""
 
 
 class QueueScreen(LiveScreen):
@@ -257,7 +260,8 @@ class QueueScreen(LiveScreen):
         ]
         titles = [queue_tab.TITLE for queue_tab in self._tabs]
         short = [queue_tab.SHORT_TITLE or queue_tab.TITLE for queue_tab in self._tabs]
-        self.query_one(TabBar).draw(titles, self._tabs.index(chosen), unavailable, short)
+        keys = [_OWN_KEYS[tab.NAME] for tab in self._tabs if tab.NAME in _OWN_KEYS]
+        self.query_one(TabBar).draw(titles, self._tabs.index(chosen), unavailable, short, keys)
         if not chosen.is_mounted:
             return
         chosen.shown = True

@@ -40,6 +40,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+_DIGITS = 10
+"""Tabs with a digit; further ones have a key of their own."""
+
+
 class TabBar(TextView, can_focus=True):
     """The titles of the tabs in one line; on a narrow screen short ones, then only their digits."""
 
@@ -68,21 +72,31 @@ class TabBar(TextView, can_focus=True):
         active: int,
         unavailable: Collection[int] = (),
         short: Sequence[str] = (),
+        keys: Sequence[str] = (),
     ) -> None:
         """`unavailable`: the tabs that only say why they have nothing to show; `short`: the titles
-        for a narrow screen."""
+        for a narrow screen; `keys`: of those that come after the ten with digits."""
         self._titles, self._active = tuple(titles), active
         width = max(1, self.app.size.width - 2)
-        digits = [(index + 1) % 10 for index in range(len(titles))]
+        digits = [*"1234567890", *keys][: len(titles)]
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]
-        # Titles are shortened, and then dropped, from the right, those of unavailable tabs first.
+        # Those without a digit go first. Titles are shortened, and then dropped, from the right,
+        # those of unavailable tabs first; that of the one in sight is only shortened.
         order = sorted(range(len(titles)), key=lambda i: (i not in unavailable, -i))
-        for words in (short, [""] * len(titles)):
-            for index, word in ((i, words[i]) for i in order if i != active and words):
-                if sum(map(len, texts)) > width:
-                    texts[index] = f"{digits[index]} {word} " if word else f"{digits[index]} "
+        others = [index for index in order if index != active]
+        named = [f"{digits[i]} {short[i]} " if i < _DIGITS else f"{short[i]} " for i in order]
+        shorter = dict(zip(order, named, strict=True)) if short else {}
+        steps = [
+            *((index, "") for index in others if index >= _DIGITS),
+            *((index, text) for index, text in shorter.items() if index != active),
+            *((index, text) for index, text in shorter.items() if index == active),
+            *((index, f"{digits[index]} ") for index in others),
+        ]
+        for index, text in steps:
+            if len("".join(texts).rstrip()) > width and len(text) < len(texts[index]):
+                texts[index] = text
         line = Text(no_wrap=True)
         self._ends = []
         mark = self.get_component_rich_style("tab-bar--active", partial=True)

@@ -31,6 +31,7 @@ def ask(here: Console) -> None:
     assert "unusual" not in {code.name for code in CODES}
     seen = here.done("consumers", "orders", "--seconds", "0").text
     assert "Gone: ? (nothing records it: the feature history is not in this console)" in seen
+    assert here.done("report", "orders").text.startswith("# ")
     refused = here("consumers", "orders", "--recordings", ".")
     assert (refused.status, refused.err.splitlines()[:2]) == (2, ["--recordings is off.", NOT_HERE])
     for command, why in (

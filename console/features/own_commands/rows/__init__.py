@@ -12,9 +12,9 @@ from console.features.own_commands.command import (
     MESSAGE,
     QUEUE,
     OwnCommand,
-    own_commands,
     run,
 )
+from console.features.own_commands.configured import own_commands
 from console.formats import plain_lines
 from console.monitor.message import Message
 from console.tui.dialogs.dialog import FactsDialog

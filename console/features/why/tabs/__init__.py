@@ -1,0 +1,1 @@
+"""The tabs of a queue that this feature has, found by their place."""

@@ -1,0 +1,1 @@
+"""The views of this feature, found by their place."""
