@@ -93,14 +93,7 @@ def verbs() -> Iterator[DeferredVerb]:
 def _own(package: str, name: str) -> click.Command:
     module = import_module(f"{package}.{name.replace('-', '_')}")
     found: Command | click.Group = module.COMMAND
-    if isinstance(found, click.Group):
-        return found
-    added = [
-        option
-        for module in features.modules_named("options", found.name)
-        for option in module.OPTIONS
-    ]
-    return as_command(found.with_options(added))
+    return found if isinstance(found, click.Group) else as_command(found)
 
 
 def _off(feature: str, missing: Sequence[str], name: str) -> click.Command:

@@ -3,14 +3,12 @@
 A folder has, where the feature needs them, packages and pages that are found by their place, and
 listed without importing them:
 
-- `commands/`: commands, as in `console/cli/commands`
+- `commands/`: commands, as in `console/cli/commands`; one of the same name replaces the core's
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
 - `designs/`: presets, for queues in tables that others made (`AddedDesigns` in `console/designs`)
 - `checks/`: checks of the doctor, as `CHECK_GROUPS`
 - `tabs/`: tabs of a queue's screen, a module each, as `TAB`; its name opens it after `:`
-- `options/`: what it adds to commands of the core, a module per command with its name, as
-  `OPTIONS` (`AddedOption` in `console/verbs/command.py`)
 - `rows/`: its keys for the row under the cursor: `pressed` gets a screen and a key that no binding
   has, and returns whether it is one of them
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
@@ -106,13 +104,6 @@ def modules(kind: str) -> Iterator[Any]:
     for name, package, _ in packages(kind):
         if not missing(name):
             yield import_module(package)
-
-
-def modules_named(kind: str, name: str) -> Iterator[Any]:
-    """The modules of that name in the packages of this kind, imported, of all that are not off."""
-    for feature, package, _ in packages(kind):
-        if not missing(feature) and (_folder(feature) / kind / f"{name}.py").is_file():
-            yield import_module(f"{package}.{name}")
 
 
 def keys() -> tuple[CommandKey, ...]:

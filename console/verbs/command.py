@@ -1,7 +1,7 @@
 """A command as a value; it can be made without importing what acts on queues."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from console.rights import Rights
@@ -25,16 +25,6 @@ def operator(_: Params) -> Rights:
 def admin(_: Params) -> Rights:
     """The right that verbs on tables and code need."""
     return Rights.ADMIN
-
-
-@dataclass(frozen=True)
-class AddedOption:
-    """An option of a feature, with which a command of the core does something else."""
-
-    parameter: Parameter
-    run: Callable[..., None]
-    """Does it: its call, and all values by name."""
-    right: Callable[[Params], Rights] = read_only
 
 
 @dataclass(frozen=True)
@@ -68,24 +58,3 @@ class Command:
     def summary(self) -> str:
         """One line, without capital and full stop."""
         return self.own_summary or VERBS[self.name][1]
-
-    def with_options(self, added: Sequence[AddedOption]) -> "Command":
-        """With options of features; without one of these it is as before."""
-        own_run, own_right = self.run, self.right
-        if not added or own_run is None:
-            return self
-
-        def run(call: Any, **values: Any) -> None:
-            given = [option for option in added if values[option.parameter.key]]
-            if given:
-                given[0].run(call, **values)
-                return
-            names = {option.parameter.key for option in added}
-            own_run(call, **{name: value for name, value in values.items() if name not in names})
-
-        def right(values: Params) -> Rights:
-            of = (option.right(values) for option in added if values[option.parameter.key])
-            return max(own_right(values), *of, Rights.READ_ONLY)
-
-        parameters = (*self.parameters, *(option.parameter for option in added))
-        return replace(self, run=run, right=right, parameters=parameters)

@@ -1,16 +1,20 @@
-"""`doctor --unattended`: the repairs that the policy allows, once, for cron."""
+"""Prove what is wrong with queues, most severe first, and show the repairs.
+
+It replaces the core's command, which it runs without --unattended.
+"""
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from console.cli.commands.doctor import examination
+from console.cli.commands import doctor
 from console.cli.context import Call
 from console.cli.streams import narrate
 from console.errors import UsageError
 from console.rights import Rights
-from console.verbs.command import AddedOption
+from console.verbs.command import Params
 from console.verbs.parameters import Parameter
 from console.views.doctor import VIEW
 from console.views.view import Display
@@ -18,7 +22,15 @@ from console.views.view import Display
 _NOT_WITH = ("fix", "code", "subscriber", "all_codes", "yes", "dry_run")
 
 
-def _run(call: Call, names: Sequence[str], idle_for: float, **others: Any) -> None:
+def _run(call: Call, *, unattended: bool, **values: Any) -> None:
+    if unattended:
+        _unattended(call, **values)
+        return
+    assert doctor.COMMAND.run is not None  # noqa: S101  # it is a command of its own
+    doctor.COMMAND.run(call, **values)
+
+
+def _unattended(call: Call, names: Sequence[str], idle_for: float, **others: Any) -> None:
     if given := [name for name in _NOT_WITH if others[name]]:
         other = given[0].removeprefix("all_").replace("_", "-")
         raise UsageError(f"--unattended and --{other} exclude each other.")
@@ -33,7 +45,7 @@ def _run(call: Call, names: Sequence[str], idle_for: float, **others: Any) -> No
         rights=call.rights,
         thresholds_of=call.thresholds,
     )
-    examine = examination(call, database, queues, idle_for)
+    examine = doctor.examination(call, database, queues, idle_for)
     diagnoses, lines = run_once(repairer, examine)
     for line in lines:
         narrate(line)
@@ -46,15 +58,19 @@ def _run(call: Call, names: Sequence[str], idle_for: float, **others: Any) -> No
     sys.exit(0 if all(diagnosis.healthy for diagnosis in diagnoses) else 1)
 
 
-OPTIONS = (
-    AddedOption(
-        Parameter(
-            "unattended",
-            "Repair what the policy of the configuration allows without a person, for cron: each "
-            "proven twice, 10 s apart (dbq-console help unattended).",
-            is_flag=True,
-        ),
-        _run,
-        lambda _: Rights.OPERATOR,
-    ),
+def _right(values: Params) -> Rights:
+    return Rights.OPERATOR if values["unattended"] else doctor.COMMAND.right(values)
+
+
+_UNATTENDED = Parameter(
+    "unattended",
+    "Repair what the policy of the configuration allows without a person, for cron: each proven "
+    "twice, 10 s apart (dbq-console help unattended).",
+    is_flag=True,
+)
+COMMAND = replace(
+    doctor.COMMAND,
+    run=_run,
+    parameters=(*doctor.COMMAND.parameters, _UNATTENDED),
+    right=_right,
 )

@@ -1,1 +1,0 @@
-"""What this feature adds to commands of the core."""
