@@ -332,7 +332,11 @@ def eight_hours(tmp_path: Path) -> Handover:
     write(
         tmp_path, SAMPLES,
         *(sample(s, ready=4, age_seconds=2.0, errors=1) for s in range(0, 8 * 3600, 300)),
-        {**sample(60, ready=9), "queue": "mail"},
+        {**sample(8 * 3600 - 60, ready=9, unknown="age_seconds"), "queue": "mail"},
+        {
+            **sample(8 * 3600 - 60, gap=800, capacity=1_000, push_per_second=1.0),
+            "pop_per_second": 0.9, "queue": "ring", "design": "ring",
+        },
     )  # fmt: skip
     findings = [finding(s, "poison" if 600 <= s < 1200 else None) for s in range(0, 2400, 300)]
     findings += [finding(s, "stuck_it", "critical") for s in (2400, 2700)]
@@ -354,13 +358,15 @@ def test_a_handover_tells_what_happened_what_was_done_and_what_lasts(eight_hours
     ]
     for part in (
         "# Handover: prod",
-        "**public.orders** critical `stuck_it`: stuck\\_it it is (since 2026-03-27 01:40:00 UTC",
+        "**public.orders** critical `stuck_it`: stuck\\_it it is",
         "**public.orders** warning `poison`: poison it is (2026-03-27 01:10:00 UTC, for 10 min",
+        "| public.mail | 9 | ? | · | · | · |",
         "| public.orders (5 min ago) | 4 | 2.0 s | · | · | 1 |",
+        "- **public.ring**: full in 33 min 20 s at its last rates",
         "- release of **public.orders**: 1 time, 12 in all, the last at 2026-03-27 01:03:20 UTC",
         "note of **public.orders** by ann@ops: took over from \\*bob\\*",
         "requeue of **public.orders**: done, 5 of 5, by ann@ops",
-        "No forecast",
+        "(since 2026-03-27 01:40:00 UTC, 5 min); not examined since 2026-03-27 01:45:00 UTC",
     ):
         assert part in text, text
 
@@ -368,6 +374,8 @@ def test_a_handover_tells_what_happened_what_was_done_and_what_lasts(eight_hours
 def test_a_handover_says_what_it_could_not_read(tmp_path: Path) -> None:
     text = markdown([handover(tmp_path, "prod", None, 3600.0, BEGIN)], UTC)
     assert "nothing was recorded here" in text
+    assert "## Done by operators\n\n?" in text
+    assert "## Happened, and is over\n\n?" in text
     assert "## In force, and until when\n\n?" in text
 
 

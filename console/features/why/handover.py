@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Any
 
 from console.catalog.decisions import Decision
 from console.doctor.report import escaped
@@ -15,7 +16,7 @@ from console.errors import ConsoleError
 from console.features.history import forecast
 from console.features.history.reader import RecordReader
 from console.features.history.rollup_files import existing_default_lake
-from console.features.history.segments import ACTIONS, FINDINGS, SAMPLES, TimeRange
+from console.features.history.segments import ACTIONS, FINDINGS, SAMPLES, TimeRange, snapshot_of
 from console.features.why.events import (
     ACTION,
     CONNECTION,
@@ -29,7 +30,7 @@ from console.features.why.events import (
 )
 from console.features.why.recorded import Catalog, Rows, links, merged, read_catalog
 from console.figures import AGE, ERRORS, POP, PUSH, READY, Figure
-from console.formats import NOT_APPLICABLE, UNKNOWN, duration, moment, numbered
+from console.formats import UNKNOWN, duration, moment, numbered
 
 SECONDS = 8 * 3600.0
 _AHEAD = timedelta(hours=8)
@@ -84,6 +85,8 @@ class Handover:
     forecasts: tuple[tuple[str, str], ...] = ()
     """Queue -> what its coming hours bring."""
     unread: tuple[str, ...] = ()
+    audited: bool = True
+    """Whether the audit and the decisions were read."""
 
     def as_json(self) -> dict[str, object]:
         def times(row: object) -> dict[str, object]:
@@ -129,11 +132,10 @@ def handover(
     figures: Rows = ()
     rows: Rows = known.actions
     if root is not None and (reader := RecordReader(root, connection, once=True)).is_recorded:
-        columns = ("at", "schema", "queue", *(one.name for one in _SHOWN))
         lately = TimeRange(max(span.begin, now - _LATELY), span.end)
         figures = _newest(
-            reader.rows(SAMPLES, lately, columns, _newest, **equal)
-            or reader.rows(SAMPLES, span, columns, _newest, **equal)
+            reader.rows(SAMPLES, lately, None, _newest, **equal)
+            or reader.rows(SAMPLES, span, None, _newest, **equal)
         )
         findings = reader.rows(FINDINGS, span, None, None, **equal)
         examined = {f"{row['schema'] or ''}.{row['queue']}": row["at"] for row in findings}
@@ -154,8 +156,9 @@ def handover(
         tuple(e for e in acted if e.kind in {ACTION, NOTE}),
         tuple(d for d in known.decisions if queue is None or d.queue in {queue, ""}),
         sorted(figures, key=lambda row: (row["schema"] or "", row["queue"])),
-        tuple(_forecasts(connection, now, queue)),
+        tuple(_forecasts(connection, now, queue, figures)),
         tuple(filter(None, (known.unread, *unread))),
+        not known.unread,
     )  # fmt: skip
 
 
@@ -165,14 +168,14 @@ def together(jobs: Sequence[Callable[[], Handover]]) -> list[Handover]:
         return list(pool.map(lambda job: job(), jobs))
 
 
-def _newest(rows: Rows) -> list[dict[str, object]]:
+def _newest(rows: Rows) -> list[dict[str, Any]]:
     """The last row of each queue."""
     last = {(row["schema"], row["queue"]): dict(row) for row in sorted(rows, key=_at)}
     return list(last.values())
 
 
-def _at(row: object) -> datetime:
-    at: datetime = row["at"]  # type: ignore[index]
+def _at(row: Mapping[str, Any]) -> datetime:
+    at: datetime = row["at"]
     return at
 
 
@@ -198,26 +201,40 @@ def _repeated(events: Sequence[Event], examined: Mapping[str, datetime]) -> Iter
     )
 
 
-def _forecasts(connection: str, now: datetime, queue: str | None) -> Iterator[tuple[str, str]]:
+def _forecasts(
+    connection: str, now: datetime, queue: str | None, figures: Rows
+) -> Iterator[tuple[str, str]]:
+    """What is usual in the coming hours; and when a ring is full, by that or by its last sample."""
     known: dict[tuple[str, str], forecast.Forecast] = {}
     with suppress(ConsoleError):
         known = forecast.of_all(existing_default_lake(), connection)
     for (schema, name), expected in sorted(known.items()):
-        if not expected.holds(now) or queue not in {None, name}:
-            continue
-        begin = forecast.hour_of(now) + timedelta(hours=1)
-        hours = [one for _, one in expected.between(begin, begin + _AHEAD)]
-        sums = []
-        for measure in ("pushes", "pops"):
-            bands = [band for one in hours if (band := getattr(one, measure)) is not None]
-            if bands:
-                median, high = (sum(getattr(b, of) for b in bands) for of in ("median", "high"))
-                sums.append(f"{median:,.0f} {measure} (at most {high:,.0f})")
-        if sums:
-            yield (
-                f"{schema}.{name}",
-                f"in the {len(hours)} hours from the next full one: {', '.join(sums)}",
-            )
+        words = _expected(expected, now) if queue in {None, name} else ""
+        if words:
+            yield f"{schema}.{name}", words
+    for row in figures:
+        key = row["schema"] or "", row["queue"]
+        seen = snapshot_of(row, connection)
+        filling = known.get(key, forecast.Forecast()).filling(seen, now)
+        seconds = seen.full_in_seconds if filling is None else filling.seconds
+        if seconds is not None and seconds <= _AHEAD.total_seconds() and now - _at(row) <= _LATE:
+            rate = "its last rates" if filling is None else f"{filling.day}'s rates"
+            yield ".".join(key), f"full in {duration(seconds)} at {rate}"
+
+
+def _expected(expected: forecast.Forecast, now: datetime) -> str:
+    """Empty: nothing is known."""
+    begin = forecast.hour_of(now) + timedelta(hours=1)
+    hours = [one for _, one in expected.between(begin, begin + _AHEAD)]
+    sums = []
+    for measure in ("pushes", "pops"):
+        bands = [band for one in hours if (band := getattr(one, measure)) is not None]
+        if bands:
+            median, high = (sum(getattr(band, of) for band in bands) for of in ("median", "high"))
+            sums.append(f"{median:,.0f} {measure} (at most {high:,.0f})")
+    if not sums or not expected.holds(now):
+        return ""
+    return f"in the {len(hours)} hours from the next full one: {', '.join(sums)}"
 
 
 def markdown(handovers: Sequence[Handover], zone: tzinfo | None) -> str:
@@ -256,8 +273,8 @@ def _now(one: Handover, zone: tzinfo | None) -> Iterator[str]:
     for row in one.figures:
         old = one.span.end - _at(row)
         late = f" ({duration(old.total_seconds())} ago)" if old > _LATE else ""
-        values = ((figure, row[figure.name]) for figure in _SHOWN)
-        cells = (NOT_APPLICABLE if v is None else f.unit.text(v) for f, v in values)
+        seen = snapshot_of(row, one.connection)
+        cells = (seen.text_of(figure.name) for figure in _SHOWN)
         name = escaped(f"{row['schema']}.{row['queue']}")
         yield f"| {name}{late} | {' | '.join(cells)} |"
     yield ""
@@ -266,7 +283,8 @@ def _now(one: Handover, zone: tzinfo | None) -> Iterator[str]:
 def _happened(one: Handover, zone: tzinfo | None) -> Iterator[str]:
     ended = [f"- {_of(r, zone)}" for r in one.findings if r.until is not None]
     events = [f"- {moment(e.at, zone)}: {escaped(e.words)}" for e in one.events]
-    yield from _section("Happened, and is over", [*events, *ended], "Nothing worse than a note.")
+    nothing = "Nothing worse than a note." if one.figures else UNKNOWN
+    yield from _section("Happened, and is over", [*events, *ended], nothing)
 
 
 def _of(repeated: Repeated, zone: tzinfo | None) -> str:
@@ -291,24 +309,24 @@ def _done(one: Handover, zone: tzinfo | None) -> Iterator[str]:
         f"the last at {moment(of[-1].at, zone)}"
         for (verb, queue), of in by_verb.items()
     ]
-    yield from _section("Repaired unattended", unattended, "Nothing.")
+    nothing = "Nothing." if one.audited else UNKNOWN
+    yield from _section("Repaired unattended", unattended, nothing)
     actions = [_action(event, zone) for event in one.actions]
     if len(actions) > _ACTIONS:
         more = len(actions) - _ACTIONS
         actions = [f"- {more} earlier: dbq-console audit", *actions[-_ACTIONS:]]
-    yield from _section("Done by operators", actions, "Nothing.")
+    yield from _section("Done by operators", actions, nothing)
     decisions = [f"- {_decision(d, zone)}" for d in one.decisions]
-    nothing = UNKNOWN if one.unread else "Nothing is paused, protected, silenced or acknowledged."
+    if one.audited:
+        nothing = "Nothing is paused, protected, silenced or acknowledged."
     yield from _section("In force, and until when", decisions, nothing)
 
 
 def _action(event: Event, zone: tzinfo | None) -> str:
     queue = f" of **{escaped(event.queue)}**" if event.queue else ""
-    what = (
-        f"note{queue} by {escaped(event.name)}"
-        if event.kind == NOTE
-        else (f"{escaped(event.name)}{queue}")
-    )
+    what = f"{escaped(event.name)}{queue}"
+    if event.kind == NOTE:
+        what = f"note{queue} by {escaped(event.name)}"
     return f"- {moment(event.at, zone)}: {what}: {escaped(event.words)}"
 
 
