@@ -2,8 +2,8 @@
 
 Findings that began, worsened and ended; what operators did, what was done unattended, notes,
 pauses; consumers that came, went, restarted or fell silent; lost connections and failovers; figures
-that left their usual band. Of the database it reads only the audit and the decisions; without a
-connection, or where it cannot be reached, only recordings.
+that left their usual band in the last two hours. Of the database it reads only the audit and the
+decisions; without a connection, or where it cannot be reached, only recordings.
 
 \b
 Examples:
