@@ -155,7 +155,7 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
         "rights",
         "lines",
         "allow_empty",
-        "fix",
+        *("fix", "unattended"),
         *("all_codes", "all_queues"),
         "idle_for",
         *("group", "fleet"),
