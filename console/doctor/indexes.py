@@ -114,7 +114,7 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
             evidence={"missing": [shipped_index.statement for shipped_index in missing]},
             cause="they were dropped, or the table was recreated without them",
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
-            repair=CreateMissing(queue, steps(context.database, queue, missing), in_upgrade=True),
+            repair=CreateMissing(queue, steps(context.database, queue, missing)),
         )
     if invalid:
         names = [index.name for index in invalid]
@@ -287,7 +287,6 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
             queue,
             steps(context.database, queue, missing),
             waits="for at most a second",
-            in_upgrade=True,
         ),
     )
 

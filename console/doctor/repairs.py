@@ -39,8 +39,8 @@ def allowed_repairs(
     diagnosis: Diagnosis, rights: Rights, codes: Collection[str] = (), subscriber: str = ""
 ) -> list[Repair]:
     """The repairs that these rights allow, the most severe finding's first: the unattended ones, or
-    all of the findings with these codes. Each once, though several findings have it, and none that
-    another one includes. `subscriber`: only of its findings."""
+    all of the findings with these codes. Each once, though several findings have it.
+    `subscriber`: only of its findings."""
     repairs = [
         finding.repair
         for finding in diagnosis.findings
@@ -52,12 +52,7 @@ def allowed_repairs(
     for repair in repairs:
         if repair.rights <= rights and repair not in allowed:
             allowed.append(repair)
-    upgraded = any(repair.verb == "upgrade" for repair in allowed)
-    return [
-        repair
-        for repair in allowed
-        if not (upgraded and isinstance(repair, CreateMissing) and repair.in_upgrade)
-    ]
+    return allowed
 
 
 class Repairing(Protocol):
@@ -252,8 +247,6 @@ class CreateMissing(DoctorRepair):
     steps: tuple[maintenance.MaintainStep, ...]
     waits: str = ""
     """For how long callers have to wait, if known."""
-    in_upgrade: bool = False
-    """An upgrade of the queue creates them too."""
 
     rights = Rights.ADMIN
 

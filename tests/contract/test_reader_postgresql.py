@@ -116,12 +116,14 @@ READING = {
     "sql": "sql purge orders",
     "config": "config show",
     "completion": "completion bash",
+    "busy": "busy",
+    "unattended": "unattended",
     "pipeline runs": "pipeline runs",
 }
 LAKES = ("pipeline compact", "pipeline expire", "pipeline erase")
 """Theirs is in tests/pipeline."""
 NOT_TESTED_HERE = {
-    *("demo", "record", "serve-metrics", "history", "notify"),
+    *("demo", "record", "serve-metrics", "history", "notify", "timeline", "why"),
     *("pipeline rollup", "pipeline verify", "pipeline lake"),
     *LAKES,
     *("preset list", "preset show", "preset trust", "preset check"),

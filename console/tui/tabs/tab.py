@@ -78,7 +78,8 @@ class TabBar(TextView, can_focus=True):
         for a narrow screen; `keys`: of those that come after the ten with digits."""
         self._titles, self._active = tuple(titles), active
         width = max(1, self.app.size.width - 2)
-        digits = [*"1234567890", *keys][: len(titles)]
+        # A feature's tab may have no key.
+        digits = [*"1234567890", *keys, *[""] * len(titles)][: len(titles)]
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]
