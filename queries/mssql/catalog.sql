@@ -456,6 +456,7 @@ DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DECLARE @verb nvarchar(30) = :verb;
 DECLARE @operator nvarchar(400) = :operator;
+DECLARE @by_agent bit = :by_agent;
 DECLARE @since float = :since;
 DECLARE @running bit = :running;
 SELECT TOP (@n)
@@ -484,6 +485,7 @@ WHERE (@schema IS NULL OR a.schema_name = @schema)
 AND (@queue IS NULL OR a.queue_name = @queue)
 AND (@verb IS NULL OR a.verb = @verb)
 AND (@operator IS NULL OR CHARINDEX(@operator, a.operator) > 0 OR a.database_user = @operator)
+AND (@by_agent IS NULL OR CASE WHEN a.operator LIKE N'unattended %' THEN 1 ELSE 0 END = @by_agent)
 AND (@since IS NULL OR a.started_at >= DATEADD(second, 0 - CAST(@since AS int), SYSUTCDATETIME()))
 AND (COALESCE(@running, 0) = 0 OR a.ended_at IS NULL)
 ORDER BY a.action_id DESC;

@@ -428,6 +428,7 @@ WHERE (CAST(:schema AS text) IS NULL OR a.schema_name = :schema)
 AND (CAST(:queue AS text) IS NULL OR a.queue_name = :queue)
 AND (CAST(:verb AS text) IS NULL OR a.verb = :verb)
 AND (CAST(:operator AS text) IS NULL OR strpos(a.operator, :operator) > 0 OR a.database_user = :operator)
+AND (CAST(:by_agent AS boolean) IS NULL OR starts_with(a.operator, 'unattended ') = :by_agent)
 AND (CAST(:since AS double precision) IS NULL OR a.started_at >= statement_timestamp() - make_interval(secs => CAST(:since AS double precision)))
 AND (CAST(:running AS boolean) IS NOT TRUE OR a.ended_at IS NULL)
 ORDER BY a.action_id DESC

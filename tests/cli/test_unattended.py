@@ -1,10 +1,14 @@
 """unattended, doctor --unattended, and runbooks, as an operator meets them."""
 
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from console.catalog import end_lease, take_lease
+from console.catalog.audit import prepare_decisions
+from console.engines import open_database
 from console.features.unattended import policy
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
@@ -46,6 +50,15 @@ def test_doctor_unattended_repairs_what_the_policy_allows(
     assert seen.status == 1, "the policy allows nothing"
     assert "repaired" not in seen.err
     file.write_text(POLICY)
+    database = open_database(console.url)
+    with closing(database), database.transaction("take the lease") as connection:
+        prepare_decisions(connection)
+        take_lease(connection, "unattended", "another one", 600.0)
+    busy = run("doctor", name, "--unattended", "--idle-for", "0s")
+    assert busy.status == 1, "it is not repaired yet"
+    assert "that is done by another one" in busy.err
+    with closing(database), database.transaction("give the lease back") as connection:
+        end_lease(connection, "unattended", "another one")
     found = run("doctor", name, "--idle-for", "0s", "--json")
     (orphan,) = [one for one in found.json["queues"][0]["findings"] if one["code"] == "orphan"]
     assert orphan["runbook"] == "https://wiki.example/orphans"

@@ -8,32 +8,42 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from console import catalog
 from console.catalog import Queue, audit
 from console.catalog.audit import EntryFilter
-from console.catalog.decisions import Decision
 from console.doctor.context import check_context
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
 from console.engines import Database, open_database
 from console.features.demo.embedded import EmbeddedServer
 from console.features.history.recorder import Recorder
 from console.features.history.recording import Recording
+from console.features.unattended import repairer as repairer_module
 from console.features.unattended.checks import CHECKS
-from console.features.unattended.policy import AGENT, Policy
+from console.features.unattended.policy import Policy
 from console.features.unattended.repairer import Repairer, RepairThread
 from console.monitor.limits import defaults_of
+from console.monitor.rates import key_of
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.verb import Target, values_from_texts
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 from tests.faults.doctor_tools import diagnose_ring, fill, findings_by_code
-from tests.faults.queue_faults import CLAIM, IN_HAND, diagnosed, end_session, filled, popped_by
+from tests.faults.queue_faults import (
+    CLAIM,
+    IN_HAND,
+    diagnosed,
+    die_with_claims,
+    end_session,
+    filled,
+    popped_by,
+)
 from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
 from tests.faults.ring_clients import (
     CONSUMER,
@@ -83,7 +93,7 @@ def repairer() -> Iterator[Acting]:
 
 def entries(database: Database, queue: Queue) -> list[audit.Entry]:
     """Of what acted without a person."""
-    wanted = EntryFilter(queue.schema, queue.name, operator=f"{AGENT} ")
+    wanted = EntryFilter(queue.schema, queue.name, by_agent=True)
     with database.transaction("read the audit", read_only=True) as connection:
         return audit.entries(connection, wanted)
 
@@ -101,10 +111,29 @@ def seen(ring: Ring, patience_seconds: float = 1.0) -> Diagnosis:
     return Diagnosis(ring.queue, tuple(findings), tuple(unseen))
 
 
+def diagnosed_whole(ring: Ring) -> Diagnosis:
+    """By all checks, with the decisions in force."""
+    (found,) = diagnose(ring.database, [ring.queue])
+    return found
+
+
 def verb(database: Database, queue: Queue, name: str, **texts: str) -> None:
     chosen = get_verb(name)
     plan = chosen.plan(Target(database, queue, Rights.ADMIN), values_from_texts(chosen, texts))
     plan.run_to_end()
+
+
+def marked(acting: Repairer, diagnosis: Diagnosis) -> Diagnosis:
+    """With the queue as the catalog has it."""
+    queue = diagnosis.queue
+    with acting.database.transaction("find the queue", read_only=True) as connection:
+        known = catalog.find(connection, queue.name, queue.schema)
+    return acting.marked(replace(diagnosis, queue=known))
+
+
+def made(acting: Repairer) -> list[str]:
+    """What a step says of its attempts."""
+    return [text for attempt in acting.step() for text in attempt.texts]
 
 
 def recurring(database: Database, queue: Queue) -> Sequence[str]:
@@ -120,15 +149,15 @@ def test_orphans_are_parked_once_they_are_proven_twice(make: Make, repairer: Act
     with ring.connect() as connection:
         texts = orphaned(ring, connection)
         acting = repairer(ring.database, again_seconds=1_000.0)
-        marked = acting.marked(seen(ring))
-        (finding,) = [one for one in marked.findings if one.code.name == "orphan"]
+        shown = marked(acting, seen(ring))
+        (finding,) = [one for one in shown.findings if one.code.name == "orphan"]
         assert finding.severity_text == "critical, left to the recorder"
-        assert marked.healthy, "nobody is woken for it"
-        assert acting.step() == [], "it was proven once"
+        assert shown.healthy, "nobody is woken for it"
+        assert made(acting) == [], "it was proven once"
 
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
         assert [one.payload for one in ring.pop_many(connection, 10)] == texts
         (entry,) = entries(ring.database, ring.queue)
         assert entry.operator.endswith(f" pid {os.getpid()}")
@@ -145,10 +174,10 @@ def test_only_what_the_first_proof_had_is_repaired(make: Make, repairer: Acting)
     with ring.connect() as connection:
         orphaned(ring, connection, 3)
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
+        marked(acting, seen(ring))
         fill(ring, connection, 2, 0)
         ring.consume_numbers(connection, "pop", 2)
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
         left = findings_by_code(ring)["orphan"]
         assert left.evidence["numbers"] == [[4, 5]]
 
@@ -158,11 +187,11 @@ def test_what_is_no_longer_wrong_is_not_repaired(make: Make, repairer: Acting) -
     with ring.connect() as connection:
         orphaned(ring, connection)
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
+        marked(acting, seen(ring))
         connection.execute(
             ring.sql("INSERT INTO {parked} SELECT generate_series(1, 4), false, now()")
         )
-        assert acting.step() == []
+        assert made(acting) == []
         assert entries(ring.database, ring.queue) == []
 
 
@@ -174,35 +203,72 @@ def test_a_number_of_an_open_transaction_is_not_repaired(make: Make, repairer: A
         popping.execute("BEGIN")
         assert ring.pop(popping) is not None
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
-        assert acting.step() == []
+        marked(acting, seen(ring))
+        assert made(acting) == []
         popping.execute("ROLLBACK")
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 1 orphan"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 1 orphan"]
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before", "since the first proof"])
 @pytest.mark.parametrize("decision", ["pause", "protect", "silence"])
 def test_a_paused_protected_or_silenced_queue_is_left_to_a_person(
-    make: Make, decision: str, repairer: Acting
+    make: Make, decision: str, before: bool, repairer: Acting
 ) -> None:
     ring = make()
+    given = {"code": "orphan", "reason": "known"} if decision == "silence" else {}
     with ring.connect() as connection:
         orphaned(ring, connection)
         acting = repairer(ring.database)
-        if decision == "silence":
-            found = seen(ring)
-            known = Decision(
-                *("silence", "orphan", "public", ring.queue.name, "ann@db1", "ann", "known"),
-                *(datetime.now(UTC), None, False, ""),
-            )
-            silenced = [replace(one, silenced=known) for one in found.findings]
-            acting.marked(replace(found, findings=tuple(silenced)))
-            assert acting.step() == []
-            return
-        verb(ring.database, ring.queue, decision)
-        acting.marked(seen(ring))
-        assert not any("park" in line for line in acting.step())
+        if before:
+            verb(ring.database, ring.queue, decision, **given)
+        marked(acting, diagnosed_whole(ring))
+        if not before:
+            verb(ring.database, ring.queue, decision, **given)
+        assert not any("park" in line for line in made(acting))
         assert "orphan" in findings_by_code(ring)
+        shown = marked(acting, diagnosed_whole(ring))
+        (orphan,) = [one for one in shown.findings if one.code.name == "orphan"]
+        assert orphan.silenced is None or orphan.silenced.kind == "silence"
+
+
+def test_a_repair_that_fails_is_reported_once_and_keeps_no_other_from_being_made(
+    make: Make, repairer: Acting
+) -> None:
+    broken, ring = make(), make()
+    with ring.connect() as connection:
+        for one in (broken, ring):
+            orphaned(one, connection)
+        acting = repairer(ring.database)
+        for one in (broken, ring):
+            marked(acting, seen(one))
+        connection.execute(broken.sql("ALTER TABLE {parked} RENAME COLUMN parked_at TO x"))
+        failed, repaired = acting.step()
+        assert repaired.lines == ("park 4 orphans",)
+        assert (failed.repaired, failed.news) == (False, True)
+        assert failed.lines[0].startswith("not done: ")
+        assert set(acting.outdated()) == {key_of(broken.queue), key_of(ring.queue)}
+        connection.execute(broken.sql("ALTER TABLE {parked} RENAME COLUMN x TO parked_at"))
+        assert not marked(acting, seen(broken)).healthy, "somebody has to know"
+        assert set(acting.outdated()) == {key_of(ring.queue)}
+        assert made(acting) == [f"public.{broken.queue.name}: orphan: park 4 orphans"]
+
+
+def test_what_is_not_repaired_within_a_minute_is_reported(
+    make: Make, repairer: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a lost connection takes the proof again and again."""
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        acting = repairer(ring.database, again_seconds=1_000.0)
+        assert marked(acting, seen(ring)).healthy
+        acting.forget_proofs()
+        assert marked(acting, seen(ring)).healthy
+        assert acting.outdated() == set()
+        monkeypatch.setattr(repairer_module, "LEFT_SECONDS", 0.0)
+        assert acting.outdated() == {key_of(ring.queue)}
+        assert not marked(acting, seen(ring)).healthy
 
 
 def test_of_two_recorders_one_repairs(make: Make, repairer: Acting) -> None:
@@ -211,13 +277,13 @@ def test_of_two_recorders_one_repairs(make: Make, repairer: Acting) -> None:
         orphaned(ring, connection)
         one, other = repairer(ring.database), repairer(ring.database)
         for acting in (one, other):
-            acting.marked(seen(ring))
+            marked(acting, seen(ring))
         assert one.step()
         assert other.step() == []
         assert one.me in other.held_by
         one.give_back()
         orphaned(ring, connection)
-        other.marked(seen(ring))
+        marked(other, seen(ring))
         assert other.step(), "the first one gave it back"
         other.give_back()
 
@@ -227,9 +293,9 @@ def test_without_the_right_nothing_is_repaired(make: Make, repairer: Acting) -> 
     with ring.connect() as connection:
         orphaned(ring, connection)
         acting = repairer(ring.database, rights=Rights.READ_ONLY)
-        marked = acting.marked(seen(ring))
-        assert not marked.healthy, "somebody has to know"
-        assert acting.step() == []
+        shown = marked(acting, seen(ring))
+        assert not shown.healthy, "somebody has to know"
+        assert made(acting) == []
 
 
 def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
@@ -240,25 +306,25 @@ def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
     with ring.connect() as connection:
         acting = repairer(ring.database, policy)
         orphaned(ring, connection, 2)
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
         assert len(ring.pop_many(connection, 5)) == 2
         orphaned(ring, connection, 3)
         for _ in range(2):
-            acting.marked(seen(ring))
-            (line,) = acting.step()
+            marked(acting, seen(ring))
+            (line,) = made(acting)
             assert "orphans stopped for up to an hour: repairs_per_hour = 1 is used up" in line
         stops = [one for one in entries(ring.database, ring.queue) if one.verb == "unattended"]
         assert [one.outcome for one in stops] == ["stopped"], "said once"
-        assert not acting.marked(seen(ring)).healthy, "somebody has to know"
+        assert not marked(acting, seen(ring)).healthy, "somebody has to know"
         found = recurring(ring.database, ring.queue)
         assert any(one.startswith("repairs_recur: orphans are no longer") for one in found)
         verb(ring.database, ring.queue, "note", text="the consumers were restarted")
         assert not any("repairs_recur" in one for one in recurring(ring.database, ring.queue))
         acting.give_back()
         acting = repairer(ring.database, ALL)
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
 
 
 # -------------------------------------------------------------------------------------- claims
@@ -278,12 +344,12 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
         popped_by(living, client, bound=True)
         ((theirs, _),) = popped_by(bound, client, bound=True)
         popped_by(unbound, client)
-        acting.marked(diagnosed(client))
-        assert acting.step() == [], "all are alive"
+        marked(acting, diagnosed(client))
+        assert made(acting) == [], "all are alive"
         end_session(client, bound)
         end_session(client, unbound)
-        acting.marked(diagnosed(client))
-        lines = acting.step()
+        marked(acting, diagnosed(client))
+        lines = made(acting)
         assert any("1 done" in line or "released" in line for line in lines), lines
     (entry,) = entries(client.database, client.queue)
     assert (entry.verb, entry.done) == ("release", 1)
@@ -291,6 +357,30 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
     drained = [message.id for message in client.drain()]
     assert theirs in drained
     assert len(drained) == 3, "those of the others stay claimed"
+
+
+def test_the_claims_of_many_consumers_are_released_at_once(use: Use, repairer: Acting) -> None:
+    client = filled(use, CLAIM, 12)
+    for _ in range(12):
+        die_with_claims(client)
+    acting = repairer(client.database)
+    marked(acting, diagnosed(client))
+    made(acting)
+    (entry,) = entries(client.database, client.queue)
+    assert (entry.verb, entry.done) == ("release", 12)
+
+
+def test_where_consumers_may_come_through_a_pooler_no_claim_is_released(
+    use: Use, repairer: Acting
+) -> None:
+    """The end of a session proves nothing then, whatever the claim says."""
+    client = filled(use, CLAIM)
+    die_with_claims(client)
+    acting = repairer(client.database)
+    with connect(client.url) as connection:
+        connection.execute("UPDATE dbq.queue SET options = options - 'consumers'")
+    assert not marked(acting, diagnosed(client)).healthy
+    assert made(acting) == []
 
 
 def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> None:
@@ -302,8 +392,8 @@ def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> Non
     database.pooled = True
     try:
         acting = repairer(database)
-        acting.marked(diagnosed(client))
-        assert acting.step() == []
+        marked(acting, diagnosed(client))
+        assert made(acting) == []
     finally:
         database.close()
 
@@ -315,8 +405,8 @@ def test_a_message_that_kills_its_consumers_is_left_to_a_person(use: Use, repair
         with closing(connect(client.url)) as dies:
             assert popped_by(dies, client, bound=True)
             end_session(client, dies)
-        acting.marked(diagnosed(client))
-        (*_, line) = acting.step()
+        marked(acting, diagnosed(client))
+        (*_, line) = made(acting)
         assert ("came back after 3 repairs" in line) is (repair == 3), line
     found = recurring(client.database, client.queue)
     assert any(one.startswith("repairs_recur: claims_gone are no longer") for one in found)
@@ -351,8 +441,8 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
         pusher.execute("BEGIN")
         assert ring.push(pusher, "to come") == 9
         acting = repairer(ring.database, Policy())
-        acting.marked(seen(ring, 0.0))
-        assert acting.step() == [], "a push is under way"
+        marked(acting, seen(ring, 0.0))
+        assert made(acting) == [], "a push is under way"
         pusher.execute("COMMIT")
         recording.start()
         try:
@@ -374,6 +464,7 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
 def watched(url: str, folder: Path) -> Iterator[None]:
     """A recorder whose policy allows everything, with a second between the proofs."""
     database, recorder = open_database(url), Recorder(folder, "here")
+    database.consumers = "direct"
     recording = Recording(
         database,
         recorder,

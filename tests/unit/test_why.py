@@ -175,6 +175,8 @@ def test_a_scale_is_never_smaller_than_its_floor(values: list[float]) -> None:
 
 # Events.
 
+RECORDER = "unattended ann@rec1 pid 7"
+
 
 def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
@@ -274,11 +276,13 @@ def test_lost_connections_and_failovers() -> None:
 
 def test_an_action_is_known_as_it_ended_and_as_unattended() -> None:
     began = {**action(10, "purge"), "ended_at": None, "outcome": "running"}
-    rows = merged([action(10, "purge"), began], [action(20, "unattended", 2, note=None)])
+    rows = merged(
+        [action(10, "purge"), began], [action(20, "repair", 2, operator=RECORDER, note=None)]
+    )
     found = list(action_events(rows, BEGIN))
     assert [(one.kind, one.words) for one in found] == [
         ("action", "done, by ann@ops"),
-        ("unattended", "done, by ann@ops"),
+        ("unattended", f"done, by {RECORDER}"),
     ]
     assert not list(action_events(rows, at(21)))
 
@@ -344,7 +348,7 @@ def eight_hours(tmp_path: Path) -> Handover:
     write(
         tmp_path, ACTIONS,
         action(100, "note", 1, note="took over from *bob*"),
-        action(200, "release", 2, operator="unattended@rec1", done=12, planned=12),
+        action(200, "release", 2, operator=RECORDER, done=12, planned=12),
         action(300, "requeue", 3, done=5, planned=5),
     )  # fmt: skip
     return handover(tmp_path, "prod", None, 8 * 3600.0, BEGIN + timedelta(hours=8))

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Any
 
+from console.catalog import audit
 from console.features.history.segments import STANDBY
 from console.features.why.recorded import QueueRecord, Rows, examinations
 from console.formats import UNKNOWN, duration, numbered
@@ -138,11 +139,6 @@ def finding_events(rows: Rows) -> Iterator[Event]:
                 )  # fmt: skip
 
 
-def is_unattended(row: Mapping[str, Any]) -> bool:
-    """Whether the audit says that no person did it."""
-    return "unattended" in f"{row['verb']} {row['operator']}".casefold()
-
-
 def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
     """`begin`: of the time; earlier ones are not its events."""
     for row in rows:
@@ -158,7 +154,7 @@ def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
         done, planned = row["done"] or 0, row["planned"] or 0
         counts = f"{done:,} of {planned:,}" if done or planned else ""
         words = ", ".join(filter(None, (row["outcome"], counts, f"by {by}")))
-        kind = UNATTENDED if is_unattended(row) else ACTION
+        kind = UNATTENDED if audit.is_agent(row["operator"]) else ACTION
         verb = row["verb"] or UNKNOWN
         yield Event(row["at"], kind, verb, words, row["ended_at"], done=done, **about)
 
