@@ -55,6 +55,7 @@ from tests.faults.ring_clients import (
 )
 from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
 from tests.servers import connect, fresh_database, value, wait_until
+from tests.servers.poolers import PROGRAM, pgbouncer
 from tests.tools.warm import Forked
 
 ALL = Policy("always", "always", "bound")
@@ -464,7 +465,6 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
 def watched(url: str, folder: Path) -> Iterator[None]:
     """A recorder whose policy allows everything, with a second between the proofs."""
     database, recorder = open_database(url), Recorder(folder, "here")
-    database.consumers = "direct"
     recording = Recording(
         database,
         recorder,
@@ -491,23 +491,28 @@ def watched(url: str, folder: Path) -> Iterator[None]:
 
 @dataclass
 class Busy:
-    """Two rings, one of which keeps what is popped, with clients that die, stop and go on."""
+    """Rings, all but the first keep what is popped, with clients that die, stop and go on; those of
+    the third come through a pooler whose sessions end while claims are at work."""
 
     url: str
+    pooler: str
     rings: list[Ring]
     workers: Clients
     server: EmbeddedServer
     chance: random.Random
 
-    def start(self, calls: list[str]) -> None:
+    def start(self, calls: list[str], *, pooled: bool = False) -> None:
+        names = [ring.queue.name for ring in self.rings]
         self.workers.start(
             calls,
-            rings=[ring.queue.name for ring in self.rings],
+            rings=names[2:] if pooled else names[:2],
+            conninfo=self.pooler if pooled else self.workers.conninfo,
+            prepares=not pooled,
             seed=self.chance.randrange(2**32),
             rolled_back=0.03,
             retried=0.0,
             one_queue=True,
-            claiming=[self.rings[1].queue.name],
+            claiming=names[1:],
             works_seconds=0.3,
             claims_hold=True,
             marks=MARKS,
@@ -545,24 +550,32 @@ class Busy:
 def test_under_traffic_and_kills_nothing_alive_is_repaired(
     own_server: EmbeddedServer, tmp_path: Path, long: bool
 ) -> None:
-    """Of two recorders one repairs. No claim of a connected session is ever released, and every
-    message is there once."""
+    """Of two recorders one repairs. No claim of a connected session is ever released, nor any of
+    consumers behind a pooler, and every message is there once."""
     with fresh_database(own_server.url) as url, ExitStack() as stack:
+        pooler = ""
         rings = [make_ring(url, size=2_000, max_bytes=300, in_hand=kept) for kept in ("off", "on")]
+        if PROGRAM:
+            through = pgbouncer(url, server_lifetime="1", server_idle_timeout="1")
+            pooler = stack.enter_context(through).replace("+psycopg", "")
+            rings.append(make_ring(url, size=2_000, max_bytes=300, in_hand="on", consumers="any"))
         for ring in rings:
             stack.callback(ring.close)
         keep_marks(rings[0])
         workers = stack.enter_context(clients(url))
-        busy = Busy(url, rings, workers, own_server, random.Random(5))
+        busy = Busy(url, pooler, rings, workers, own_server, random.Random(5))
         for calls in (PRODUCER, PRODUCER, CONSUMER, CONSUMER, CONSUMER):
             busy.start(calls)
+        for calls in [PRODUCER, CONSUMER, CONSUMER] * bool(pooler):
+            busy.start(calls, pooled=True)
         with watched(url, tmp_path / "a"), watched(url, tmp_path / "b"):
             faults = [busy.kill_client, busy.stop_client, busy.end_sessions, busy.crash]
             for fault in faults * (50 if long else 2):
                 wait_for_progress(workers, 4_000)
                 fault()
                 wait_for_server(url)
-                busy.start(busy.chance.choice([PRODUCER, CONSUMER]))
+                again = busy.chance.choice([PRODUCER, CONSUMER])
+                busy.start(again, pooled=bool(pooler) and busy.chance.random() < 0.3)
             wait_until(lambda: busy.repairs() >= {"repair", "release"}, "both are repaired")
             workers.finish()
         ledger = workers.ledger(marks=marks_of(rings[0]))
@@ -570,10 +583,13 @@ def test_under_traffic_and_kills_nothing_alive_is_repaired(
         for ring in rings:
             ring.relay()
         left = [one.payload for one in rings[0].drain()]
-        rings[1].drain()
-        with rings[1].connect() as connection:
-            left += [text for (text,) in connection.execute(rings[1].sql(_IN_HAND))]
+        for ring in rings[1:]:
+            ring.drain()
+            with ring.connect() as connection:
+                left += [text for (text,) in connection.execute(ring.sql(_IN_HAND))]
         assert ledger.popped + Counter(left) == Counter(ledger.acknowledged)
+        for ring in rings[2:]:
+            assert {one.verb for one in entries(ring.database, ring.queue)} <= {"repair"}
 
 
 _IN_HAND = "SELECT payload FROM {in_hand}"
