@@ -737,8 +737,9 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view (its name compared exactly), with their types, for an alias the type below it, and
--- whether they are computed or NOT NULL; none if it does not exist
+-- the columns of one table or view (its name compared exactly), with their types, for an alias the type below it,
+-- whether they are computed or NOT NULL, and their default, empty without one, null where this login may not see it;
+-- none if it does not exist
 DECLARE @schema nvarchar(max) = :schema;
 DECLARE @table nvarchar(max) = :table;
 SELECT
@@ -754,7 +755,8 @@ SELECT
     END AS type,
     COALESCE(TYPE_NAME(c.system_type_id), t.name) AS base_type,
     c.is_computed AS computed,
-    CAST(1 - c.is_nullable AS bit) AS required
+    CAST(1 - c.is_nullable AS bit) AS required,
+    CASE WHEN c.default_object_id = 0 THEN N'' ELSE OBJECT_DEFINITION(c.default_object_id) END AS default_text
 FROM sys.columns AS c
 INNER JOIN sys.types AS t ON c.user_type_id = t.user_type_id
 INNER JOIN sys.objects AS o ON c.object_id = o.object_id

@@ -632,8 +632,8 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view, with their types, for a domain the type below it, and whether they are computed or
--- NOT NULL; none if it does not exist
+-- the columns of one table or view, with their types, for a domain the type below it, whether they are computed or NOT
+-- NULL, and their default, empty without one; none if it does not exist
 SELECT
     a.attname AS name,
     format_type(a.atttypid, a.atttypmod) AS type,
@@ -650,10 +650,12 @@ SELECT
         INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype <> 'd'
     ) AS base_type,
     a.attgenerated <> '' AS computed,
-    a.attnotnull AS required
+    a.attnotnull AS required,
+    CASE WHEN a.attgenerated = '' THEN coalesce(pg_get_expr(d.adbin, d.adrelid), '') ELSE '' END AS default_text
 FROM pg_attribute AS a
 INNER JOIN pg_class AS c ON a.attrelid = c.oid
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+LEFT JOIN pg_attrdef AS d ON a.attrelid = d.adrelid AND a.attnum = d.adnum
 WHERE n.nspname = CAST(:schema AS text) AND c.relname = CAST(:table AS text)
 AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from console.catalog.decisions import Decision
 from console.errors import UsageError
 from console.features.history import segments
+from console.features.history.points import spells
 from console.features.history.segments import (
     ACTIONS,
     CONSUMERS,
@@ -28,7 +29,6 @@ from console.features.why.events import (
     consumer_events,
     finding_events,
     link_events,
-    spells,
 )
 from console.features.why.explain import Explanation, Where, explain, timeline
 from console.features.why.handover import Handover, handover, markdown

@@ -14,6 +14,7 @@ from console import catalog, clock
 from console.catalog import Queue, audit, decisions
 from console.catalog.audit import Agent, Outcome, Subject
 from console.catalog.decisions import Decision
+from console.catalog.leases import Lease
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.repairs import try_repair
 from console.doctor.watcher import DoctorUpdate, QueueName
@@ -29,7 +30,6 @@ from console.rights import Rights
 from console.verbs.verb import Target
 
 _LOG = logging.getLogger(__name__)
-_LEASE = "unattended"
 LEASE_SECONDS = 60.0
 """The longest time without repairs after the recorder that makes them was killed."""
 _REPAIR_SECONDS = 45.0
@@ -101,15 +101,24 @@ class Repairer:
         self._thresholds_of = thresholds_of
         self.again_seconds = policies.AGAIN_SECONDS if again_seconds is None else again_seconds
         self.me = policies.operator_name(audit.operator(), os.getpid())
-        self._holder = f"{self.me} {secrets.token_hex(4)}"
-        self.held_by = ""
-        """Who repairs; empty: not known yet, or this one."""
-        self._prepared = False
+        self._lease = Lease(
+            database,
+            "unattended",
+            LEASE_SECONDS,
+            purpose="repairs",
+            me=f"{self.me} {secrets.token_hex(4)}",
+            prepare=audit.prepare_decisions,
+        )
         self._ask_at = 0.0
         """When to ask again whether the lease is free, by `clock.elapsed`."""
         self._lock = threading.Lock()
         self._found: dict[Key, _Found] = {}
         self._outdated: set[QueueName] = set()
+
+    @property
+    def held_by(self) -> str:
+        """Who repairs; empty: not known yet, or this one."""
+        return "" if self._lease.is_ours else self._lease.holder
 
     @property
     def may_act(self) -> bool:
@@ -177,9 +186,7 @@ class Repairer:
 
     def give_back(self) -> None:
         """Let another recorder take over at once. ConsoleError."""
-        if self._prepared and not self.held_by:
-            with self.database.transaction("give the lease back") as connection:
-                catalog.end_lease(connection, _LEASE, self._holder)
+        self._lease.give_back()
 
     def _to_repair(self, queue: Queue, finding: Finding, before: _Found | None) -> _Found | None:
         policy = self._policy_of(queue.name)
@@ -254,14 +261,8 @@ class Repairer:
         """Take or renew the lease; whether it is ours."""
         if self.held_by and clock.elapsed() < self._ask_at:
             return False
-        with self.database.transaction("take the lease for repairs") as connection:
-            if not self._prepared:
-                audit.prepare_decisions(connection)
-            taken = catalog.take_lease(connection, _LEASE, self._holder, LEASE_SECONDS)
-        self._prepared = True
-        self.held_by = "" if taken.holder == self._holder else taken.holder
         self._ask_at = clock.elapsed() + self.again_seconds / 2
-        return not self.held_by
+        return self._lease.hold()
 
     def _repair(self, found: _Found) -> Attempt:
         queue, code = found.queue, found.finding.code.name

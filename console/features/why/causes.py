@@ -10,16 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from console.features.why.events import (
-    ACTION,
-    CONNECTION,
-    CONSUMER,
-    NOTE,
-    ONE_FAILED,
-    UNATTENDED,
-    Event,
-    Spell,
-)
+from console.features.history.points import ACTION, NOTE, Spell
+from console.features.why.events import CONNECTION, CONSUMER, ONE_FAILED, UNATTENDED, Event
 from console.features.why.recorded import QueueRecord
 from console.features.why.usual import NEW_ERRORS, Change
 from console.figures import AGE, CLAIMED, GAP, POP, PUSH, READY, SAMPLE_LATENCY

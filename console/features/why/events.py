@@ -2,20 +2,31 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Any
 
 from console.catalog import audit
+from console.features.history.points import (
+    ACTION,
+    FINDING,
+    NOTE,
+    Mark,
+    Rows,
+    Spell,
+    counts,
+    examinations,
+    rank,
+    spells,
+)
 from console.features.history.segments import STANDBY
-from console.features.why.recorded import QueueRecord, Rows, examinations
+from console.features.why.recorded import QueueRecord
 from console.formats import UNKNOWN, duration, numbered
 
-FINDING, ACTION, UNATTENDED, NOTE = "finding", "action", "unattended", "note"
+UNATTENDED = "unattended"
 CONSUMER, CONNECTION, FIGURE, RECORDING = "consumer", "connection", "figure", "recording"
 ONE_FAILED = "one sample failed"
-_SEVERITIES = ("", "note", "warning", "critical")
 _OF_ERRORS = {"error_burst", "poison", "head_stuck"}
 _SOON = timedelta(minutes=5)
 """A finding that comes back within this is one that comes and goes."""
@@ -26,14 +37,9 @@ SILENT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Event:
-    at: datetime
-    kind: str
-    name: str
-    """A code, a verb, an author, a consumer, a connection, a figure."""
-    words: str
-    until: datetime | None = None
-    """When it ended; None: it has no end, or not yet."""
+class Event(Mark):
+    """`name`: also a consumer, a connection, a figure. `until`: None of what has no end."""
+
     severity: str = ""
     """Of a finding: the highest that it had."""
     opens: str = ""
@@ -44,50 +50,6 @@ class Event:
     queue: str = ""
     """Its schema and name; empty: it is about the connection."""
 
-    def as_json(self) -> dict[str, object]:
-        until = None if self.until is None else self.until.isoformat()
-        return {**vars(self), "at": self.at.isoformat(), "until": until}
-
-
-@dataclass(frozen=True)
-class Spell:
-    """A finding, from the first examination that had it to the first without it."""
-
-    code: str
-    began: datetime
-    ended: datetime | None
-    """None: not yet, as far as recorded."""
-    severity: str
-    """The highest."""
-    summary: str
-    """The last."""
-    worsened: datetime | None = None
-    first: bool = False
-    """Whether the first examination of the time had it already: it is older."""
-    times: int = 1
-    """How often it began, of those that were joined."""
-
-
-def spells(rows: Rows) -> list[Spell]:
-    """From the findings of one queue."""
-    open_spells: dict[str, Spell] = {}
-    ended: list[Spell] = []
-    for number, (at, found) in enumerate(examinations(rows)):
-        seen = {row["code"]: row for row in found if row["code"]}
-        for code in [code for code in open_spells if code not in seen]:
-            spell = open_spells.pop(code)
-            ended.append(_with(spell, ended=at))
-        for code, row in seen.items():
-            severity, summary = row["severity"] or "", row["summary"] or ""
-            known = open_spells.get(code)
-            if known is None:
-                open_spells[code] = Spell(code, at, None, severity, summary, first=number == 0)
-            elif _rank(severity) > _rank(known.severity):
-                open_spells[code] = _with(known, severity=severity, summary=summary, worsened=at)
-            else:
-                open_spells[code] = _with(known, summary=summary)
-    return sorted([*ended, *open_spells.values()], key=lambda spell: spell.began)
-
 
 def joined(found: Iterable[Spell]) -> list[Spell]:
     """Those of a code that came back soon after they ended, as one."""
@@ -96,10 +58,10 @@ def joined(found: Iterable[Spell]) -> list[Spell]:
     for spell in found:
         before = last.pop(spell.code, None)
         if before and before.ended and spell.began - before.ended <= _SOON:
-            last[spell.code] = _with(
+            last[spell.code] = replace(
                 before,
                 ended=spell.ended,
-                severity=max(before.severity, spell.severity, key=_rank),
+                severity=max(before.severity, spell.severity, key=rank),
                 summary=spell.summary,
                 times=before.times + 1,
                 worsened=before.worsened or spell.worsened,
@@ -108,14 +70,6 @@ def joined(found: Iterable[Spell]) -> list[Spell]:
         apart += [before] if before else []
         last[spell.code] = spell
     return sorted([*apart, *last.values()], key=lambda spell: spell.began)
-
-
-def _with(spell: Spell, **changed: Any) -> Spell:
-    return Spell(**{**vars(spell), **changed})
-
-
-def _rank(severity: str) -> int:
-    return _SEVERITIES.index(severity) if severity in _SEVERITIES else 0
 
 
 def finding_events(rows: Rows) -> Iterator[Event]:
@@ -151,12 +105,10 @@ def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
         if row["note"]:
             yield Event(row["at"], NOTE, by, row["note"], row["at"], **about)
             continue
-        done, planned = row["done"] or 0, row["planned"] or 0
-        counts = f"{done:,} of {planned:,}" if done or planned else ""
-        words = ", ".join(filter(None, (row["outcome"], counts, f"by {by}")))
+        words = ", ".join(filter(None, (row["outcome"], counts(row), f"by {by}")))
         kind = UNATTENDED if audit.is_agent(row["operator"]) else ACTION
         verb = row["verb"] or UNKNOWN
-        yield Event(row["at"], kind, verb, words, row["ended_at"], done=done, **about)
+        yield Event(row["at"], kind, verb, words, row["ended_at"], done=row["done"] or 0, **about)
 
 
 def of_queue(rows: Rows, schema: str, queue: str) -> list[Mapping[str, Any]]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.features.history import forecast
-from console.features.history.points import NothingRecordedError
+from console.features.history.points import NothingRecordedError, spells
 from console.features.history.reader import RecordReader
 from console.features.history.rollup_files import existing_default_lake
 from console.features.history.segments import TimeRange
 from console.features.why.causes import Case, Cause, causes_of
-from console.features.why.events import Event, events_of, spells
+from console.features.why.events import Event, events_of
 from console.features.why.recorded import (
     Catalog,
     QueueRecord,
