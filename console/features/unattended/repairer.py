@@ -158,8 +158,9 @@ class Repairer:
             return any(found.proven is not None for found in self._found.values())
 
     def outdated(self) -> Collection[QueueName]:
-        """Queues whose last diagnosis shows what is not so any more: a finding that is repaired, or
-        left to the recorder for too long, or by now to a person."""
+        """Queues whose last diagnosis shows as left to the recorder what was for too long, or is left
+        to a person by now. What is repaired can wait for the next round: where rolled-back calls
+        leave numbers all the time, each round would else spend a repair of the hour's budget."""
         with self._lock:
             late = {
                 key[:2] for key, one in self._found.items() if one.marked and not one.may_be_marked
@@ -254,7 +255,7 @@ class Repairer:
             elif present is not None:
                 left = "; ".join(attempt.lines)
                 self._found[key] = replace(present, proven=None, left=left)
-            if attempt.repaired or found.marked:
+            if found.marked and not attempt.repaired:
                 self._outdated.add(_name(found.queue))
 
     def _hold(self) -> bool:
