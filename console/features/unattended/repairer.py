@@ -158,9 +158,9 @@ class Repairer:
             return any(found.proven is not None for found in self._found.values())
 
     def outdated(self) -> Collection[QueueName]:
-        """Queues whose last diagnosis shows as left to the recorder what was for too long, or is left
-        to a person by now. What is repaired can wait for the next round: where rolled-back calls
-        leave numbers all the time, each round would else spend a repair of the hour's budget."""
+        """Queues whose last diagnosis shows as left to the recorder what was so for too long, or is
+        left to a person by now. What is repaired waits for the next round: where rolled-back calls
+        leave numbers all the time, an extra one would spend a repair of the hour's budget."""
         with self._lock:
             late = {
                 key[:2] for key, one in self._found.items() if one.marked and not one.may_be_marked
