@@ -93,6 +93,7 @@ def test_each_cause_has_evidence_a_time_and_what_would_disprove_it(tmp_path: Pat
     found = explained(tmp_path, simulated.now)
     causes: Any = found.as_json(UTC)["causes"]
     assert list(causes[0]) == ["code", "what", "at", "evidence", "disproof", "follows"]
+    assert causes[0].pop("follows") is None
     assert all(causes[0].values())
     text = "\n".join(VIEW.lines(found, Display(UTC, simulated.now)))
     assert "consumers disconnected: mailer" in text
