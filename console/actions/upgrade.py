@@ -346,13 +346,15 @@ def _missing(
     connection: Connection, schema: str, wanted: Sequence[shipped.ShippedColumn]
 ) -> dict[str, list[str] | None]:
     """Table -> its missing columns; None: the table is missing."""
-    missing: dict[str, list[str] | None] = {}
-    for table in dict.fromkeys(column.table for column in wanted):
-        rows = relations.columns(connection, schema, table)
-        there = {row.name for row in rows}
-        names = [column.name for column in wanted if column.table == table]
-        missing[table] = [name for name in names if name not in there] if there else None
-    return missing
+    tables = dict.fromkeys(column.table for column in wanted)
+    there = {(row.table_name, row.name) for row in relations.columns(connection, schema, *tables)}
+    present = {table for table, _ in there}
+    return {
+        table: [c.name for c in wanted if c.table == table and (table, c.name) not in there]
+        if table in present
+        else None
+        for table in tables
+    }
 
 
 def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> Sequence[Difference]:
@@ -558,9 +560,11 @@ def _tables(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
     wanted: dict[str, list[shipped.ShippedColumn]] = {}
     for column in shipped.columns(product_of(connection), queue):
         wanted.setdefault(column.table, []).append(column)
-    for table in dict.fromkeys((queue.table, *wanted)):
-        columns = wanted.get(table, [])
-        yield _table(table, relations.columns(connection, queue.schema, table), columns)
+    tables = dict.fromkeys((queue.table, *wanted))
+    there = relations.columns(connection, queue.schema, *tables)
+    for table in tables:
+        of_it = [column for column in there if column.table_name == table]
+        yield _table(table, of_it, wanted.get(table, []))
 
 
 def _table(
