@@ -269,8 +269,10 @@ def _columns(
     connection: Connection, schema: str, wanted: Sequence[shipped.ShippedColumn]
 ) -> Iterator[Difference]:
     """Tables and columns that are missing, and other defaults."""
-    for table in dict.fromkeys(column.table for column in wanted):
-        there = {row.name: row for row in relations.columns(connection, schema, table)}
+    tables = dict.fromkeys(column.table for column in wanted)
+    rows = relations.columns(connection, schema, *tables)
+    for table in tables:
+        there = {row.name: row for row in rows if row.table_name == table}
         if not there:
             yield Difference("table", table, How.MISSING, repairable=False)
             continue
@@ -549,9 +551,11 @@ def _tables(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
     wanted: dict[str, list[shipped.ShippedColumn]] = {}
     for column in shipped.columns(product_of(connection), queue):
         wanted.setdefault(column.table, []).append(column)
-    for table in dict.fromkeys((queue.table, *wanted)):
-        columns = wanted.get(table, [])
-        yield _table(table, relations.columns(connection, queue.schema, table), columns)
+    tables = dict.fromkeys((queue.table, *wanted))
+    there = relations.columns(connection, queue.schema, *tables)
+    for table in tables:
+        of_it = [column for column in there if column.table_name == table]
+        yield _table(table, of_it, wanted.get(table, []))
 
 
 def _table(

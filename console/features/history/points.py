@@ -107,7 +107,9 @@ class Mark:
 
     @property
     def lasted(self) -> str:
-        return NOT_APPLICABLE if self.seconds is None else duration(self.seconds)
+        """Nothing for what was done in an instant, as a pause is: that lasts until it is ended."""
+        brief = self.seconds is None or self.seconds < 1
+        return NOT_APPLICABLE if self.seconds is None or brief else duration(self.seconds)
 
     def when(self, display: Display) -> str:
         """From when to when."""

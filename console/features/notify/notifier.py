@@ -148,7 +148,7 @@ class Notifier:
             target=self._run, name=f"notifier {database.label}", daemon=True
         )
 
-    def start(self) -> None:
+    def start(self, *_: object) -> None:
         """Sends nothing on a read-only connection, which cannot hold the lease."""
         if not self._targets:
             return

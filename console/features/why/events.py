@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Any
 
+from console.catalog import audit
 from console.features.history.points import (
     ACTION,
     FINDING,
@@ -78,7 +79,8 @@ def finding_events(rows: Rows) -> Iterator[Event]:
     for queue, found in of_queue.items():
         for spell in joined(spells(found)):
             tab = "errors" if spell.code in _OF_ERRORS else "findings"
-            words = f"{spell.severity}: {spell.summary}"
+            now = ", now" if spell.ended is None else ""
+            words = f"{spell.severity}{now}: {spell.summary}"
             before = " (it was there before)" if spell.first else ""
             before += f" (on and off, {spell.times} times)" if spell.times > 1 else ""
             yield Event(
@@ -90,11 +92,6 @@ def finding_events(rows: Rows) -> Iterator[Event]:
                     spell.worsened, FINDING, spell.code, f"worsened: now {spell.severity}",
                     spell.ended, spell.severity, tab, queue=queue,
                 )  # fmt: skip
-
-
-def is_unattended(row: Mapping[str, Any]) -> bool:
-    """Whether the audit says that no person did it."""
-    return "unattended" in f"{row['verb']} {row['operator']}".casefold()
 
 
 def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
@@ -110,7 +107,7 @@ def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
             yield Event(row["at"], NOTE, by, row["note"], row["at"], **about)
             continue
         words = ", ".join(filter(None, (row["outcome"], counts(row), f"by {by}")))
-        kind = UNATTENDED if is_unattended(row) else ACTION
+        kind = UNATTENDED if audit.is_agent(row["operator"]) else ACTION
         verb = row["verb"] or UNKNOWN
         yield Event(row["at"], kind, verb, words, row["ended_at"], done=row["done"] or 0, **about)
 
@@ -185,8 +182,8 @@ def _seen(rows: Rows) -> dict[tuple[str | None, ...], _Seen]:
 
 
 def consumer_events(rows: Rows) -> Iterator[Event]:
-    """Consumers and producers that came, went, restarted or fell silent. What only one of two
-    examinations says is not believed."""
+    """Consumers and producers that came, disconnected, restarted or fell silent. What only one of
+    two examinations says is not believed."""
     seen = [(at, any(row["late"] for row in of), _seen(of)) for at, of in examinations(rows)]
     known: dict[tuple[str | None, ...], _Seen] = dict(seen[0][2]) if seen else {}
     silent: set[tuple[str | None, ...]] = set()
@@ -203,7 +200,7 @@ def consumer_events(rows: Rows) -> Iterator[Event]:
             fell = is_now is not None and late and _is_silent(is_now, at)
             if fell and identity not in silent and is_now is not None and is_now.last_pop:
                 silent.add(identity)
-                words = f"fell silent{_at(is_now)}: its last pop, while messages wait"
+                words = f"last pop{_at(is_now)}; still connected, and messages wait"
                 yield _consumer(is_now.last_pop, identity, words)
             elif not fell:
                 silent.discard(identity)
@@ -225,11 +222,13 @@ def _changed(
     if was is None and now is not None and then is not None:
         yield _consumer(at, identity, f"came: {numbered(now.sessions, 'session')}{_at(now)}")
     elif was is not None and now is None and then is None:
-        yield _consumer(at, identity, f"went: {numbered(was.sessions, 'session')}{_at(was)}")
+        yield _consumer(
+            at, identity, f"disconnected: {numbered(was.sessions, 'session')}{_at(was)}"
+        )
     elif was and now and then and now.sessions == then.sessions:
         if now.sessions < was.sessions:
             gone = was.sessions - now.sessions
-            words = f"{gone} of {numbered(was.sessions, 'session')} went{_at(now)}"
+            words = f"{gone} of {numbered(was.sessions, 'session')} disconnected{_at(now)}"
             yield _consumer(at, identity, words)
         elif now.sessions > was.sessions:
             came = now.sessions - was.sessions
