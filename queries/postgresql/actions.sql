@@ -518,7 +518,7 @@ WHERE a.archive_id = ANY(CAST(:keys AS bigint[]));
 WITH held AS MATERIALIZED (
     SELECT
         a.archive_id,
-        CASE WHEN {is_reserved} THEN true ELSE false END AS reserved,
+        coalesce({is_reserved}, false) AS reserved,
         {is_too_long} AS too_long,
         {comes_back_as_it_was} AS kept
     FROM "{schema}"."{queue}_archive" AS a
