@@ -7,7 +7,7 @@ Also here: the selection of archived messages, for restore, in the order of thei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Batching, execute
 from console.actions.message_action import MessageAction, RowAction, select
 from console.actions.pop import require_subscriber
-from console.actions.rows import Selection, SelectionCriteria
+from console.actions.rows import Batch, Chosen, ChosenRow, Selection, SelectionCriteria, Storage
 from console.actions.selected import SelectedMessages
 from console.catalog import Kind, Queue, audit
 from console.catalog.audit import Ledger, Outcome
@@ -28,10 +28,11 @@ from console.errors import BusyError, ConnectionFailedError, RefusedError
 from console.monitor import wording
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import ERROR_LENGTH, Message
+from console.monitor.message_count import ROWS_AT_ONCE, CountedRow
 from console.monitor.messages import check_payload, read_task
 from console.monitor.sample import take_sample
-from console.monitor.scan_query import MessageSource, scope_of, values_of, yes_no
-from console.monitor.scans import By, Scan, ScanKey, ScanRequest
+from console.monitor.scan_query import MessageSource, Row, scope_of, values_of, yes_no
+from console.monitor.scans import By, Grouping, Scan, ScanKey, ScanRequest
 from console.monitor.snapshot import snapshot
 from console.plan import Control, OnProgress, Progress, Result
 
@@ -81,8 +82,8 @@ class Purge(RowAction):
             broker.require_from_the_front(self.verb, criteria.filters)
         return super().select(criteria)
 
-    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        if self.source.queue.design.waits_itself:
+    def apply(self, connection: Connection, chosen: Batch, action_id: int) -> Ledger:
+        if self.source.queue.design.waits_itself and not isinstance(chosen, Chosen):
             bound = self.bound(action_id)
             statement = self.source.statement_name(self.statement)
             return broker.receive(connection, self.source, statement, chosen, **bound)
@@ -238,32 +239,39 @@ _READ_AT_ONCE = 5_000
 _PURGES_AT_ONCE = 50_000
 
 
-class ArchiveSelection:
-    """The matching rows of a queue's archive, in the order of their archiving. Not thread-safe.
+class ArchiveSelection(Selection):
+    """The matching rows of a queue's archive, in the order of their archiving.
 
     `older` and `newer` are about the time in the archive.
     """
 
-    complete = True
-
-    def __init__(self, source: MessageSource, criteria: SelectionCriteria, taken: Taken) -> None:
-        """UsageError for filters that do not apply to an archive."""
+    def __init__(
+        self,
+        source: MessageSource,
+        criteria: SelectionCriteria,
+        taken: Taken,
+        restoring: sql.Scope,
+    ) -> None:
+        """`restoring`: with what the server finds what restore would do with each.
+        UsageError for filters that do not apply to an archive."""
         check_payload(source, criteria.filters)
         filters = replace(source.normalize(criteria.filters), limit=None, keep_newest=None)
         self._filters, *self._next_filters = filters.each
         self._criteria = criteria
         self._source = source
         self._taken = taken
+        self._restoring = restoring
         self._after = 0
         self._finished = False
+        self.countable = not criteria.filters.ids and criteria.filters.error_group is None
+        self.choosable = self.countable
 
     def next(self, most: int) -> list[Message]:
         while self._continues():
             narrowed = self._filters != NOTHING or self._taken != Taken()
             read_limit = max(most, _READ_AT_ONCE) if narrowed else most
-            with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
-                self._source.begin_read(connection, self._criteria.database)
-                rows = self._fetch(connection, read_limit, most)
+            name = "matching_archived"
+            rows = self._read(_ArchivedRow, name, read_limit, most, self._after)
             if rows:
                 self._after = rows[-1].archive_id
             self._finished = not rows or (len(rows) < most and rows[-1].position < read_limit)
@@ -272,6 +280,30 @@ class ArchiveSelection:
             ]:
                 return messages
         return []
+
+    def count(
+        self, grouping: Grouping, limit: object, most: int | None = None
+    ) -> Iterator[list[CountedRow]]:
+        del grouping, limit, most
+        after, more = 0, True
+        while more:
+            rows = self._read(CountedRow, "counted_archived", ROWS_AT_ONCE, ROWS_AT_ONCE, after)
+            more = bool(rows) and rows[0].position == ROWS_AT_ONCE
+            after = int(rows[0].key_id) if rows else after
+            yield rows
+
+    def choose(self, most: int, grouping: Grouping, limit: object) -> Chosen | None:
+        del grouping, limit
+        narrowed = self._filters != NOTHING or self._taken != Taken()
+        read_limit = max(most, _READ_AT_ONCE) if narrowed else most
+        while not self._finished:
+            rows = self._read(ChosenRow, "chosen_archived", read_limit, most, self._after)
+            self._after = int(rows[0].key_id) if rows else self._after
+            found = sum(row.matching for row in rows)
+            self._finished = not rows or (found < most and rows[0].position < read_limit)
+            if found:
+                return Chosen(tuple(row.of(Storage.TABLE, "", "") for row in rows))
+        return None
 
     def _continues(self) -> bool:
         """Each id is searched from the beginning: the archive has no index on ids."""
@@ -283,12 +315,14 @@ class ArchiveSelection:
         group = self._filters.error_group
         return group is None or group == wording.group_key(row.error or "")
 
-    def _fetch(self, connection: Connection, read_limit: int, most: int) -> list[_ArchivedRow]:
+    def _read(
+        self, row_type: type[Row], name: str, read_limit: int, most: int, after: int
+    ) -> list[Row]:
         request = ScanRequest(
             Scan("archive", By.ID),
             read_limit=read_limit,
             n=most,
-            after=ScanKey("archive", id=str(self._after)),
+            after=ScanKey("archive", id=str(after)),
             filters=self._filters,
             moment=self._criteria.cutoff,
             error_length=max(wording.TEXT_LENGTH, ERROR_LENGTH + 1),
@@ -300,18 +334,24 @@ class ArchiveSelection:
             "popped": yes_no(self._taken.popped),
         }
         plain = scope_of(self._source, request)
-        return sql.rows(
-            connection,
-            _ArchivedRow,
-            "actions.matching_archived",
-            replace(plain, options={**plain.options, **conditions}),
-            **{
-                **values_of(self._source, request),
-                "state": self._filters.state,
-                "action": self._taken.action,
-                "reason": self._taken.reason,
-            },
-        )
+        with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
+            self._source.begin_read(connection, self._criteria.database)
+            return sql.rows(
+                connection,
+                row_type,
+                self._source.statement_name(name),
+                sql.Scope(
+                    {**plain.values, **self._restoring.values},
+                    {**plain.options, **self._restoring.options, **conditions},
+                    plain.roles,
+                ),
+                **{
+                    **values_of(self._source, request),
+                    "state": self._filters.state,
+                    "action": self._taken.action,
+                    "reason": self._taken.reason,
+                },
+            )
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def _enabled_as_json(
     }
 
 
-def plan_end(database: Database, queue: Queue, batch: int = BATCH) -> Plan:
+def plan_end(database: Database, queue: Queue, batch: int | None = None) -> Plan:
     """release: end conversations that the other side has ended and that hold nothing."""
     _require_broker(queue, "release")
     with database.transaction(f"read the queue {queue.name!r}") as connection:
@@ -151,7 +151,7 @@ def plan_end(database: Database, queue: Queue, batch: int = BATCH) -> Plan:
             "  ended or broken, with nothing left to pop or send: they are ended here too",
             "  one that a consumer holds is not included: see waits, and end-session",
         ],
-        partial(end_conversations, database, queue, count, batch),
+        partial(end_conversations, database, queue, count, batch or BATCH),
         requires_name=count > MANY_MESSAGES,
         needed=count > 0,
         count=count,

@@ -17,7 +17,13 @@ from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
 from console.actions.indexes import Index
 from console.actions.message_action import MessageAction, require_possible, select
-from console.actions.rows import ErrorSelection, Selection, SelectionCriteria
+from console.actions.rows import (
+    Batch,
+    Chosen,
+    ErrorSelection,
+    Selection,
+    SelectionCriteria,
+)
 from console.actions.selected import SelectedMessages
 from console.catalog import Kind, Queue
 from console.catalog.audit import ActionRecord, Ledger, Outcome, Subject
@@ -52,6 +58,8 @@ _POLL_PAUSES = (0.1, 0.2, 0.5, 1.0)
 _BUSY_PAUSES = (0.1, 0.5, 2.0, 5.0)
 _RECONNECT_PAUSES = (0.0, 1.0, 3.0, 6.0)
 """Before each attempt to find out how far an action came whose connection was lost."""
+_QUICK_SECONDS = 0.2
+"""A batch that took less may have been smaller than it could be."""
 _RECONNECT_SECONDS = 30.0
 """For all of these attempts together."""
 
@@ -60,7 +68,8 @@ _RECONNECT_SECONDS = 30.0
 class Batching:
     """Batch size, rate limit and canary."""
 
-    batch: int = BATCH
+    batch: int | None = None
+    """None: 500, and up to 4,000 while these are quick."""
     rate: float | None = None
     """Messages a second, at most."""
     canary: bool = False
@@ -69,16 +78,17 @@ class Batching:
     """The share of its messages that may fail, 0 to below 1."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch <= MOST_BATCH:
+        if self.batch is not None and not 1 <= self.batch <= MOST_BATCH:
             raise UsageError(f"A batch is 1 to {MOST_BATCH:,} messages, not {self.batch:,}.")
         if self.rate is not None and self.rate <= 0:
             raise UsageError("A rate is more than 0 messages a second.")
         if not 0 <= self.canary_share < 1:
             raise UsageError("The share of a canary that may fail is 0 or more, and below 1.")
 
-    def sizes(self, done: int) -> int:
-        """The size of the next batch, after `done` batches that moved something."""
-        size = CANARY[done] if self.canary and done < len(CANARY) else self.batch
+    def sizes(self, done: int, usual: int = BATCH) -> int:
+        """The size of the next batch, after `done` batches that moved something. `usual`: where the
+        operator has given none."""
+        size = CANARY[done] if self.canary and done < len(CANARY) else self.batch or usual
         return size if self.rate is None else max(1, min(size, round(self.rate)))
 
 
@@ -157,10 +167,11 @@ def _below_table_lock(
         tables = database.product.array([queue.table])
         indexes = sql.rows(connection, Index, "doctor.indexes", schema=queue.schema, tables=tables)
     most = max(1, MOST_BATCH // (1 + len(indexes)))
-    if batching.batch <= most:
-        return batching, []
+    batch = batching.batch or BATCH
+    if batch <= most:
+        return replace(batching, batch=batch), []
     return replace(batching, batch=most), [
-        f"batches of {most:,}, not {batching.batch:,}: a message locks its row and "
+        f"batches of {most:,}, not {batch:,}: a message locks its row and "
         f"{numbered(len(indexes), 'index key')}, and for thousands of locks the server may lock "
         "the whole table"
     ]
@@ -300,6 +311,7 @@ class _Run:
         self._uncommitted = Ledger()
         """Of the batch whose commit is not confirmed."""
         self._batches = 0
+        self._usual_size = BATCH
         self._stopped = ""
         """Why the action or its canary ended the run."""
         self._moving_batches = 0
@@ -451,15 +463,21 @@ class _Run:
             )
             selection = self._action.select(criteria)
         left = selected.count
-        pending: list[Message] = []
+        pending: Batch = []
         while left > 0 and not self._control.stopped and not self._stopped:
-            size = min(self._batching.sizes(self._moving_batches), left)
+            size = min(self._batching.sizes(self._moving_batches, self._usual_size), left)
             pending = pending or self._next(session, selection, size)
             if not pending:
                 break
-            chosen, pending = pending[:size], pending[size:]
+            chosen: Batch = pending
+            if isinstance(pending, Chosen):
+                pending = []
+            else:
+                chosen, pending = pending[:size], pending[size:]
             begun = time.monotonic()
             ledger = self._run_batch(session, record, chosen)
+            if time.monotonic() - begun < _QUICK_SECONDS and len(chosen) == self._usual_size:
+                self._usual_size = min(2 * self._usual_size, MOST_BATCH)
             left -= ledger.selected
             self._ledger += ledger
             self._batches += 1
@@ -476,8 +494,11 @@ class _Run:
         done = self._ledger.selected
         self._on_progress(Progress(done, self._selected.count, text, self._ledger))
 
-    def _next(self, session: Session, selection: Selection, size: int) -> list[Message]:
+    def _next(self, session: Session, selection: Selection, size: int) -> Batch:
         """The next messages that the action does not exclude; empty at the end."""
+        canary = self._batching.canary and self._moving_batches < len(CANARY)
+        if self._action.by_group and not canary and selection.choosable:
+            return self._choose(session, selection, size)
         while chosen := selection.next(size):
             excluded = self._action.excluded(session, chosen)
             ids = {id(message) for some in excluded.values() for message in some}
@@ -485,15 +506,26 @@ class _Run:
                 return included
         return []
 
-    def _run_batch(
-        self, session: Session, record: ActionRecord, chosen: Sequence[Message]
-    ) -> Ledger:
+    def _choose(self, session: Session, selection: Selection, size: int) -> Batch:
+        """The same, without reading them."""
+        action = self._action
+        while chosen := selection.choose(size, action.grouping, action.group_limit):
+            excluded = action.groups_excluded(session, [one.group for one in chosen.groups])
+            included = Chosen(tuple(one for one in chosen.groups if one.group not in excluded))
+            if len(included):
+                return included
+        return []
+
+    def _run_batch(self, session: Session, record: ActionRecord, chosen: Batch) -> Ledger:
         """The batch; by halves where a row's value is an error, so that others are done."""
         try:
             return self._try_batch(session, record, chosen)
         except ConsoleError as error:
             if not error.of_a_row or self._selected.count == 1:
                 raise
+            if isinstance(chosen, Chosen):
+                with session.transaction(self._doing) as connection:
+                    chosen = chosen.read(connection)
             if len(chosen) == 1:
                 why = f"message {chosen[0].id or chosen[0].key}: {error.why}"
                 ledger = Ledger(1, failed={why: 1})
@@ -504,9 +536,7 @@ class _Run:
         ledger = self._run_batch(session, record, chosen[:half])
         return ledger + self._run_batch(session, record, chosen[half:])
 
-    def _try_batch(
-        self, session: Session, record: ActionRecord, chosen: Sequence[Message]
-    ) -> Ledger:
+    def _try_batch(self, session: Session, record: ActionRecord, chosen: Batch) -> Ledger:
         """Act and count in one transaction; retried while others hold locks on the queue."""
         tracker = self._action.tracker
         if tracker is not None:
@@ -515,6 +545,8 @@ class _Run:
         def batch() -> Ledger:
             self._uncommitted = Ledger()
             with session.transaction(self._doing) as connection:
+                if self._queue.kind is Kind.INSTALLED and sql.has(connection, "actions.seek_rows"):
+                    sql.run(connection, "actions.seek_rows")
                 ledger = self._action.apply(connection, chosen, record.action_id).require_balance()
                 record.batch(connection, ledger)
                 self._uncommitted = ledger

@@ -7,23 +7,25 @@ to them.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from console import catalog, sql
 from console.actions.canary import CanaryTracker
 from console.actions.rows import (
     CHANGED,
+    Batch,
+    Chosen,
     LockedRows,
     Moved,
     QueueSelection,
     Selection,
     SelectionCriteria,
     Storage,
-    lock_rows,
+    lock,
     run_others_code,
     scope,
 )
@@ -35,10 +37,11 @@ from console.engines import Database, Session
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
-from console.monitor.message_count import CountedRow
+from console.monitor.message_count import CountedRow, Group
 from console.monitor.rates import STATES, StatusRow, known_age
 from console.monitor.sample import ArchivedRow, EstimateRow, QueueSample
 from console.monitor.scan_query import MessageSource
+from console.monitor.scans import Grouping
 from console.monitor.snapshot import snapshot
 
 if TYPE_CHECKING:
@@ -74,13 +77,35 @@ class MessageAction:
 
     def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Reason -> the messages among `chosen` that it would leave alone."""
-        del session, chosen
-        return {}
+        left: dict[str, list[Message]] = defaultdict(list)
+        groups = [self.group_of(message) for message in chosen]
+        why = self.groups_excluded(session, groups)
+        for message, group in zip(chosen, groups, strict=True):
+            if group in why:
+                left[why[group]].append(message)
+        return left
 
     @property
-    def takes_all(self) -> bool:
-        """Whether it leaves none of the selected alone."""
+    def by_group(self) -> bool:
+        """Whether `groups_excluded` decides about all messages of a group together."""
         return type(self).excluded is MessageAction.excluded
+
+    grouping = Grouping.NO
+
+    @property
+    def group_limit(self) -> object:
+        """The limit of the grouping: a time, or seconds."""
+        return None
+
+    def group_of(self, message: Message) -> Group:
+        """The group that the grouping puts it into."""
+        del message
+        return Group()
+
+    def groups_excluded(self, session: Session, groups: Sequence[Group]) -> Mapping[Group, str]:
+        """Group -> why it would leave its messages alone, for those that it would."""
+        del session, groups
+        return {}
 
     def consequences(
         self, session: Session, selected: SelectedMessages
@@ -98,7 +123,7 @@ class MessageAction:
         """The statement that would run, readable for a DBA."""
         raise NotImplementedError
 
-    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+    def apply(self, connection: Connection, chosen: Batch, action_id: int) -> Ledger:
         """One batch, in the caller's transaction."""
         raise NotImplementedError
 
@@ -162,11 +187,11 @@ class RowAction(MessageAction):
             self.source.statement_name(self.statement), self.source.product.dialect, within
         )
 
-    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+    def apply(self, connection: Connection, chosen: Batch, action_id: int) -> Ledger:
         self.source.wait_for_relay(connection)
-        locked, skipped = lock_rows(connection, self.source, chosen)
+        locked, skipped = lock(connection, self.source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
-        if self.tracker is not None and self.tracker.enabled:
+        if self.tracker is not None and self.tracker.enabled and not isinstance(chosen, Chosen):
             ids = {id_ for some in locked for id_ in some.ids}
             self.tracker.begin(connection, [message for message in chosen if message.id in ids])
         for some in locked:
@@ -180,29 +205,33 @@ class RowAction(MessageAction):
                 Moved,
                 self.source.statement_name(self.statement),
                 scope(self.source, held.storage, **self._conditions),
-                locations=self.source.product.array(list(held.locations)),
+                locations=held.bound(self.source.product),
                 state=held.state,
                 **self.bound(action_id),
             )
         # A library's own rule may leave some unchanged.
-        stayed = len(held.locations) - moved.taken_out
+        stayed = held.count - moved.taken_out
         why = self.source.queue.design.stays
         failed = {why: stayed} if stayed > 0 and why else {}
-        return Ledger(len(held.locations), moved.taken_out, moved.put_in, failed=failed)
+        return Ledger(held.count, moved.taken_out, moved.put_in, failed=failed)
 
 
 class _Count:
     """Counts the matching messages, in the order in which they would be taken."""
 
-    def __init__(self, filters: Filters) -> None:
+    def __init__(self, filters: Filters, states: Sequence[str], action: MessageAction) -> None:
+        self.states = states
+        self._group_of = action.group_of
         self.matching: Counter[str] = Counter()
         self.by_state: Counter[str] = Counter()
+        self.by_group: Counter[Group] = Counter()
         self.excluded: Counter[str] = Counter()
         self.oldest: float | None = None
         self.newest: float | None = None
         self.payload_bytes: int | None = 0
         self.sample: list[Message] = []
         self.targets: list[SelectedError] = []
+        self.filters = filters
         self._limit = filters.limit
         self._kept = filters.keep_newest or 0
         self._newest: deque[Message] = deque()
@@ -227,12 +256,15 @@ class _Count:
             if len(self._newest) > self._kept:
                 self._take(self._newest.popleft())
 
-    def add_counted(self, state: str, part: CountedRow) -> None:
-        """A part of those that the server counts."""
-        if not part.matching:
-            return
+    def add_counted(self, part: CountedRow, why_left: str) -> None:
+        """A part of those that the server counts. `why_left`: the action leaves them alone."""
+        state = part.state or ""
         self.matching[state] += part.matching
+        if why_left:
+            self.excluded[why_left] += part.matching
+            return
         self.by_state[state] += part.matching
+        self.by_group[part.group] += part.matching
         if part.payload_bytes is None or self.payload_bytes is None:
             self.payload_bytes = None
         else:
@@ -247,6 +279,7 @@ class _Count:
 
     def _take(self, message: Message) -> None:
         self.by_state[message.state] += 1
+        self.by_group[self._group_of(message)] += 1
         if message.payload_bytes is None or self.payload_bytes is None:
             self.payload_bytes = None
         else:
@@ -286,18 +319,17 @@ def select(
         with session.transaction(doing) as connection:
             moment = sql.value(connection, datetime, "actions.server_time")
             production = database.production or catalog.is_production(connection)
-        counted = _Count(filters)
+        counted = _Count(filters, states, action)
         selection = action.select(SelectionCriteria(database, session, filters, states, moment))
+        on_server = _may_be_counted(action, filters)
         while most := counted.examine_next:
-            on_server = selection if action.takes_all and _is_countable(selection) else None
-            if not (chosen := selection.next(SAMPLE if on_server else most)):
+            few = on_server and selection.countable
+            if not (chosen := selection.next(SAMPLE if few else most)):
                 break
             # Without an order to continue in, the first ones have shown it.
-            if on_server is not None and _is_countable(on_server):
-                counted.sample += chosen
-                for state, part in on_server.count():
-                    counted.add_counted(state, part)
-                    on_count(counted.matching.total())
+            if few and selection.countable:
+                _count_on_server(session, action, selection, counted, on_count)
+                _read_sample(session, action, selection, counted, chosen)
                 break
             counted.add(chosen, action.excluded(session, chosen))
             on_count(counted.matching.total())
@@ -313,6 +345,7 @@ def select(
             newest_seconds=counted.newest,
             payload_bytes=counted.payload_bytes,
             sample=tuple(counted.sample),
+            by_group=dict(counted.by_group),
             detail=action.detail,
             production=production,
             targets=tuple(counted.targets),
@@ -329,8 +362,55 @@ def select(
     )
 
 
-def _is_countable(selection: Selection) -> TypeGuard[QueueSelection]:
-    return isinstance(selection, QueueSelection) and selection.countable
+def _may_be_counted(action: MessageAction, filters: Filters) -> bool:
+    """Whether the server can count, without the messages being read, what the action would take."""
+    bounded = filters.limit is not None or filters.keep_newest is not None
+    return action.by_group and not (bounded and action.grouping is not Grouping.NO)
+
+
+def _count_on_server(
+    session: Session,
+    action: MessageAction,
+    selection: Selection,
+    counted: _Count,
+    on_count: Callable[[int], None],
+) -> None:
+    filters, grouping, limit = counted.filters, action.grouping, action.group_limit
+    most, total = filters.limit, 0
+    if filters.keep_newest is not None:
+        for parts in selection.count(grouping, limit):
+            total += sum(part.matching for part in parts)
+            on_count(total)
+        rest = max(0, total - filters.keep_newest)
+        most = rest if most is None else min(most, rest)
+    why: dict[Group, str] = {}
+    for parts in selection.count(grouping, limit, most):
+        new = [part.group for part in parts if part.matching and part.group not in why]
+        why |= dict.fromkeys(new, "") | dict(action.groups_excluded(session, new) if new else {})
+        for part in parts:
+            if part.matching:
+                counted.add_counted(part, why[part.group])
+        on_count(counted.matching.total())
+    if total:
+        (state,) = counted.states
+        counted.matching[state] = total
+
+
+def _read_sample(
+    session: Session,
+    action: MessageAction,
+    selection: Selection,
+    counted: _Count,
+    first: list[Message],
+) -> None:
+    """The first of those that were counted, in pages of ever more."""
+    wanted, read, chosen = min(SAMPLE, counted.by_state.total()), SAMPLE, first
+    while wanted and chosen:
+        left = {id(m) for some in action.excluded(session, chosen).values() for m in some}
+        counted.sample += [message for message in chosen if id(message) not in left]
+        read = min(2 * read, _MOST_EXAMINED)
+        chosen = selection.next(read) if len(counted.sample) < wanted else []
+    del counted.sample[wanted:]
 
 
 _COUNTED_AS = {"error": "errors"}

@@ -27,8 +27,10 @@ from console.engines import Session, product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 from console.formats import duration
 from console.monitor.message import Message
+from console.monitor.message_count import Group
 from console.monitor.owners import Evidence, claimant_evidence, owner_of
 from console.monitor.scan_query import MessageSource
+from console.monitor.scans import Grouping
 from console.plan import warning
 
 if TYPE_CHECKING:
@@ -157,31 +159,44 @@ class Release(_MakeReady):
         self._unknown = unknown or force
         self._alive: set[str] = set()
 
-    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    grouping = Grouping.BY_CLAIMANT
+
+    @property
+    def group_limit(self) -> float:
+        return self._stuck_after_seconds
+
+    def group_of(self, message: Message) -> Group:
+        age = message.age_seconds
+        return Group(
+            message.claimed_by,
+            None if age is None else -1 if age < self._stuck_after_seconds else 1,
+        )
+
+    def groups_excluded(self, session: Session, groups: Sequence[Group]) -> Mapping[Group, str]:
         """Claims that are young, or whose owners are alive or unknown."""
         with session.transaction("read the owners of claims") as connection:
             queue = self.source.queue
-            owners = [owner_of(message.claimed_by, queue) for message in chosen]
+            owners = [owner_of(group.label, queue) for group in groups]
             sessions = [None if owner is None else owner.session for owner in owners]
             found = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
-        left: dict[str, list[Message]] = defaultdict(list)
-        for message, owner in zip(chosen, owners, strict=True):
+        left = {}
+        for group, owner in zip(groups, owners, strict=True):
             evidence = found.of(owner)
             if evidence is Evidence.ALIVE and owner is not None:
                 self._alive.add(owner.session)
-            why = self._why_not(message, evidence, bound=owner is not None and owner.bound)
+            why = self._why_not(group.side, evidence, bound=owner is not None and owner.bound)
             if why:
-                left[why].append(message)
+                left[group] = why
         return left
 
-    def _why_not(self, message: Message, evidence: Evidence, *, bound: bool) -> str:
+    def _why_not(self, side: int | None, evidence: Evidence, *, bound: bool) -> str:
         if evidence is Evidence.GONE and bound:
             return ""
         if evidence is Evidence.ALIVE:
             return "" if self._force else ALIVE
-        if message.age_seconds is None:
+        if side is None:
             return "" if self._unknown else UNDATED
-        if message.age_seconds < self._stuck_after_seconds:
+        if side < 0:
             return "" if self._force and evidence is Evidence.UNKNOWN else YOUNG
         return "" if self._unknown or evidence is Evidence.GONE else UNKNOWN
 
@@ -271,9 +286,13 @@ class Requeue(_MakeReady):
         # A library may delete a failed job, or retry it by itself.
         self.tracker = None if queue.design.library else CanaryTracker(source)
 
+    @property
+    def by_group(self) -> bool:
+        return not sql.has(self.source.product, self.source.statement_name("not_requeued"))
+
     def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Jobs that a library has retired itself."""
-        if not sql.has(self.source.product, self.source.statement_name("not_requeued")):
+        if self.by_group:
             return {}
         with session.transaction("find jobs that the library has retired") as connection:
             rows = sql.rows(
@@ -434,6 +453,8 @@ class RequeueTo(RowAction):
 
     def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
         del action_id
+        if isinstance(held.locations, str):
+            raise TypeError("each message is read")
         unfit = self._unfit_ids(connection, held.storage, held.ids)
         locations = [
             location
@@ -454,4 +475,4 @@ class RequeueTo(RowAction):
         failed = Counter(unfit.values())
         if stayed := len(locations) - moved.taken_out:
             failed[FULL] = stayed
-        return Ledger(len(held.locations), moved.taken_out, moved.put_in, failed=dict(failed))
+        return Ledger(held.count, moved.taken_out, moved.put_in, failed=dict(failed))

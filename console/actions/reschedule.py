@@ -12,7 +12,9 @@ from console.engines import Session
 from console.errors import UsageError
 from console.formats import duration, numbered
 from console.monitor.message import Message
+from console.monitor.message_count import Group
 from console.monitor.scan_query import MessageSource
+from console.monitor.scans import Grouping
 
 THE_SAME = "due at that time already"
 _COUNTED = 10_000
@@ -40,8 +42,6 @@ class Reschedule(RowAction):
         super().__init__(source)
         self._in_seconds = in_seconds
         self._due = at
-        self._earlier = 0
-        """Chosen messages that were due before the new time."""
 
     def select(self, criteria: SelectionCriteria) -> Selection:
         """Rounds the due time up to a whole second, which every column type keeps."""
@@ -54,17 +54,23 @@ class Reschedule(RowAction):
         if self._due is not None and self._due.microsecond:
             self._due = self._due.replace(microsecond=0) + timedelta(seconds=1)
         self.detail = f"to {self._due:%Y-%m-%d %H:%M:%S} UTC"
-        self._earlier = 0
         return super().select(criteria)
 
-    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    grouping = Grouping.BY_DUE
+
+    @property
+    def group_limit(self) -> datetime | None:
+        return self._due
+
+    def group_of(self, message: Message) -> Group:
+        if message.due_at is None or self._due is None:
+            return Group(side=None)
+        return Group(side=(message.due_at > self._due) - (message.due_at < self._due))
+
+    def groups_excluded(self, session: Session, groups: Sequence[Group]) -> Mapping[Group, str]:
         """Messages due at that time already: the search meets again what it has moved ahead."""
         del session
-        same = [one for one in chosen if one.due_at == self._due]
-        for message in chosen:
-            if message.due_at is not None and self._due is not None and message.due_at < self._due:
-                self._earlier += 1
-        return {THE_SAME: same} if same else {}
+        return {group: THE_SAME for group in groups if group.side == 0}
 
     def consequences(
         self, session: Session, selected: SelectedMessages
@@ -79,7 +85,9 @@ class Reschedule(RowAction):
                 scope(self.source, Storage.TABLE),
                 **self.bound(0),
             )
-        others = numbered(max(0, before - self._earlier), "other message")
+        others = numbered(
+            max(0, before - selected.by_group.get(Group(side=-1), 0)), "other message"
+        )
         if before > _COUNTED:
             others = f"{_COUNTED:,} messages or more, of which some may be these"
         late = 0.0 if self._due is None else (self._due - selected.cutoff).total_seconds()

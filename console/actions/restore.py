@@ -12,10 +12,9 @@ selects these and no others, and nothing else selects them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from console import sql
@@ -23,7 +22,15 @@ from console.actions.archive import ArchiveSelection, Taken, last_purge
 from console.actions.availability import require_archive, require_verb
 from console.actions.message_action import MessageAction
 from console.actions.requeue import target_state
-from console.actions.rows import Moved, Selection, SelectionCriteria, Storage, scope
+from console.actions.rows import (
+    Batch,
+    Chosen,
+    Moved,
+    Selection,
+    SelectionCriteria,
+    Storage,
+    scope,
+)
 from console.actions.selected import SelectedMessages
 from console.catalog import Kind, decisions
 from console.catalog.audit import Ledger
@@ -31,7 +38,9 @@ from console.designs import Order
 from console.engines import Session
 from console.errors import UsageError
 from console.monitor.message import Message
+from console.monitor.message_count import Group
 from console.monitor.scan_query import MessageSource
+from console.monitor.scans import Grouping
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -42,23 +51,31 @@ RESERVED = "on its way into a lake (pipeline archive)"
 ID_TAKEN = "its id was taken meanwhile"
 
 
-class _Method(IntEnum):
-    NEW_ID = 0
-    OWN_ID = 1
-    PUSHED = 2
+_RESERVED, _TOO_LONG = "reserved", "too_long"
+_OWN_ID, _NEW_ID, _PUSHED = "own_id", "new_id", "pushed"
 
 
 @dataclass(frozen=True)
-class _ArchivedNow:
+class _Labelled:
     archive_id: int
-    reserved: bool
-    too_long: bool
-    id_is_free: bool
+    label: str
+    """What restore does with it: one of the five above."""
 
 
-class _EmptySelection:
-    complete = True
+@dataclass(frozen=True)
+class _Locked:
+    """The rows of a batch that are locked now; the arrays of keys are texts."""
 
+    locked: int
+    reserved: int
+    too_long: int
+    kept: int
+    kept_keys: str
+    pushed: int
+    pushed_keys: str
+
+
+class _EmptySelection(Selection):
     def next(self, most: int) -> list[Message]:
         del most
         return []
@@ -103,11 +120,11 @@ class Restore(MessageAction):
         self._in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
         self._keeps = queue.design.keeps_row
         self._limit = queue.options.get("max_bytes", "unlimited")
-        self._methods = bytearray()
-        """The `_Method` of each matching message, in order: a byte each, as there may be many."""
+        self._labels: dict[str, str] = {}
+        """Of messages that were examined, by their keys, until they are counted."""
 
     def select(self, criteria: SelectionCriteria) -> Selection:
-        self._methods.clear()
+        self._labels.clear()
         taken = self._taken
         if taken == Taken() and not criteria.filters.narrowing and criteria.filters.state is None:
             action = last_purge(self.source, criteria)
@@ -116,32 +133,38 @@ class Restore(MessageAction):
                 return _EmptySelection()
             taken = Taken(action)
             self.detail = f"{_describe(taken)}, the last purge"
-        return ArchiveSelection(self.source, criteria, taken)
+        with criteria.session.transaction("read archived messages") as connection:
+            restoring = self._scope(lakes=_lakes(connection))
+        return ArchiveSelection(self.source, criteria, taken, restoring)
+
+    by_group = True
+    grouping = Grouping.BY_LABEL
 
     def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
-        """Messages over the queue's present limit."""
         with session.transaction("read archived messages") as connection:
-            rows = self._rows(connection, chosen, lock="no", lakes=_lakes(connection))
+            rows = sql.rows(
+                connection,
+                _Labelled,
+                self.source.statement_name("labelled_archived"),
+                self._scope(lakes=_lakes(connection)),
+                keys=self.source.product.array([message.key for message in chosen]),
+            )
+        self._labels |= {str(row.archive_id): row.label for row in rows}
         left: dict[str, list[Message]] = defaultdict(list)
         for message in chosen:
-            row = rows.get(message.key)
-            if row is not None and row.reserved:
-                left[RESERVED].append(message)
-            elif row is not None and row.too_long:
-                left[self._too_long].append(message)
-            else:
-                self._methods.append(self._method(message, free=row is not None and row.id_is_free))
+            group = Group(self._labels.setdefault(message.key, _PUSHED))
+            for why in self.groups_excluded(session, [group]).values():
+                left[why].append(message)
         return left
 
-    def _method(self, message: Message, *, free: bool) -> _Method:
-        if self._keeps_state(message):
-            return _Method.OWN_ID if free else _Method.NEW_ID
-        return _Method.PUSHED
+    def group_of(self, message: Message) -> Group:
+        return Group(self._labels.pop(message.key))
 
-    def _keeps_state(self, message: Message) -> bool:
-        """A ring's popped messages were in in_hand, whatever their state there."""
-        was_popped = message.state in {"claimed", "error"} or (message.attempts or 0) > 0
-        return self._keeps or (self._in_hand and was_popped)
+    def groups_excluded(self, session: Session, groups: Sequence[Group]) -> Mapping[Group, str]:
+        """Messages over the queue's present limit, or on their way into a lake."""
+        del session
+        why = {_RESERVED: RESERVED, _TOO_LONG: self._too_long}
+        return {group: why[group.label] for group in groups if group.label in why}
 
     @property
     def _too_long(self) -> str:
@@ -150,11 +173,10 @@ class Restore(MessageAction):
     def consequences(
         self, session: Session, selected: SelectedMessages
     ) -> tuple[list[str], list[str]]:
-        methods = Counter(self._methods[: selected.count])
         lines: list[str] = []
         obstacles: list[str] = []
         own, new, pushed = (
-            methods[one] for one in (_Method.OWN_ID, _Method.NEW_ID, _Method.PUSHED)
+            selected.by_group.get(Group(label), 0) for label in (_OWN_ID, _NEW_ID, _PUSHED)
         )
         if own or new:
             lines.append(f"as they were: {own:,} with their id, {new:,} with a new one")
@@ -193,7 +215,7 @@ class Restore(MessageAction):
             name, within = "restore_by_push", scope(self.source, Storage.TABLE)
         return sql.script(self.source.statement_name(name), self.source.product.dialect, within)
 
-    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+    def apply(self, connection: Connection, chosen: Batch, action_id: int) -> Ledger:
         del action_id
         self.source.wait_for_relay(connection)
         # No plan of the pipeline may reserve what is restored, nor restore take what is reserved.
@@ -201,20 +223,25 @@ class Restore(MessageAction):
             within = scope(self.source, Storage.TABLE)
             sql.run(connection, "pipeline.add_plan", within)
             sql.values(connection, str, self.source.statement_name("lock_lake_plan"), within)
-        rows = self._rows(connection, chosen, lock="yes", lakes=lakes)
-        reserved = sum(row.reserved for row in rows.values())
-        rows = {key: row for key, row in rows.items() if not row.reserved}
-        held = [message for message in chosen if message.key in rows]
-        fit = [message for message in held if not rows[message.key].too_long]
-        gone, failed = len(chosen) - len(held) - reserved, len(held) - len(fit)
-        as_they_were = [message for message in fit if self._keeps_state(message)]
-        others = [message for message in fit if not self._keeps_state(message)]
+        if isinstance(chosen, Chosen):
+            (group,) = chosen.groups
+            keys: object = group.arrays["keys"]
+        else:
+            keys = self.source.product.array([message.key for message in chosen])
+        row = sql.row(
+            connection,
+            _Locked,
+            self.source.statement_name("lock_archived"),
+            self._scope(lakes=lakes),
+            keys=keys,
+        )
+        gone, reserved, failed = len(chosen) - row.locked, row.reserved, row.too_long
         return (
             Ledger(selected=gone, skipped={GONE: gone} if gone else {})
             + Ledger(selected=reserved, skipped={RESERVED: reserved} if reserved else {})
             + Ledger(selected=failed, failed={self._too_long: failed} if failed else {})
-            + self._put_back(connection, as_they_were)
-            + self._push_back(connection, others)
+            + self._put_back(connection, row.kept, row.kept_keys)
+            + self._push_back(connection, row.pushed, row.pushed_keys)
         )
 
     def stop_reason(self, ledger: Ledger) -> str:
@@ -225,49 +252,31 @@ class Restore(MessageAction):
             "free slots"
         )
 
-    def _put_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
+    def _put_back(self, connection: Connection, count: int, keys: str) -> Ledger:
         """First those whose id is free; then the rest, with new ids."""
         ledger = Ledger()
         for ids in ("kept", "new"):
-            if ledger.out < len(messages):
-                moved = self._move(connection, "restore_rows", messages, ids=ids)
+            if ledger.out < count:
+                moved = self._move(connection, "restore_rows", keys, ids=ids)
                 ledger += Ledger(out=moved.taken_out, into=moved.put_in)
-        return _with_remainder(ledger, len(messages), ID_TAKEN)
+        return _with_remainder(ledger, count, ID_TAKEN)
 
-    def _push_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
+    def _push_back(self, connection: Connection, count: int, keys: str) -> Ledger:
         ledger = Ledger()
-        if messages:
-            moved = self._move(connection, "restore_by_push", messages)
+        if count:
+            moved = self._move(connection, "restore_by_push", keys)
             ledger = Ledger(out=moved.taken_out, into=moved.put_in)
-        return _with_remainder(ledger, len(messages), FULL)
+        return _with_remainder(ledger, count, FULL)
 
-    @property
-    def _storage(self) -> Storage:
-        return Storage.IN_HAND if self._in_hand else Storage.TABLE
+    def _scope(self, **conditions: str) -> sql.Scope:
+        """`rows`: which come back as they were; the others are pushed again."""
+        rows = "kept" if self._keeps else "popped" if self._in_hand else "pushed"
+        storage = Storage.IN_HAND if self._in_hand else Storage.TABLE
+        return scope(self.source, storage, rows=rows, **conditions)
 
-    def _rows(
-        self, connection: Connection, chosen: Sequence[Message], **conditions: str
-    ) -> dict[str, _ArchivedNow]:
-        kept = "kept" if self._keeps or self._in_hand else "pushed"
-        rows = sql.rows(
-            connection,
-            _ArchivedNow,
-            self.source.statement_name("lock_archived"),
-            scope(self.source, self._storage, rows=kept, **conditions),
-            keys=self.source.product.array([message.key for message in chosen]),
-        )
-        return {str(row.archive_id): row for row in rows}
-
-    def _move(
-        self, connection: Connection, name: str, messages: Sequence[Message], **conditions: str
-    ) -> Moved:
-        return sql.row(
-            connection,
-            Moved,
-            self.source.statement_name(name),
-            scope(self.source, self._storage, **conditions),
-            keys=self.source.product.array([message.key for message in messages]),
-        )
+    def _move(self, connection: Connection, name: str, keys: str, **conditions: str) -> Moved:
+        statement = self.source.statement_name(name)
+        return sql.row(connection, Moved, statement, self._scope(**conditions), keys=keys)
 
 
 def _lakes(connection: Connection) -> str:

@@ -14,25 +14,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from console import sql
 from console.actions.selected import SelectedError
 from console.catalog import Kind, Queue, in_hand
 from console.designs import Flow, Order
-from console.engines import Database, Session
+from console.engines import Database, Product, Session
 from console.errors import RefusedError, UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
 from console.monitor.message import Message, MessageQuery, ReadBound
-from console.monitor.message_count import CountedRow, MessageCount
+from console.monitor.message_count import CountedRow, Group, MessageCount, read_chunk
 from console.monitor.messages import check, check_payload, read_task
-from console.monitor.scan_query import MessageSource, Search
+from console.monitor.scan_query import READ_AT_ONCE, MessageSource, Search
+from console.monitor.scans import EVERYTHING, By, Grouping, ScanKey, read_key, scans_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 CHANGED = "popped, changed or in other hands meanwhile"
+_ROWS_OF_A_PAGE = 20
+"""At the least, unless they are large."""
 
 
 class Storage(StrEnum):
@@ -68,8 +71,83 @@ class LockedRows:
 
     storage: Storage
     state: str
-    locations: tuple[str, ...]
-    ids: tuple[str | None, ...]
+    count: int
+    locations: tuple[str, ...] | str
+    """A text: an array that only the server reads."""
+    ids: tuple[str | None, ...] = ()
+    """Of rows that were read."""
+
+    def bound(self, product: Product) -> object:
+        """The locations as a statement binds them."""
+        text = isinstance(self.locations, str)
+        return self.locations if text else product.array(self.locations)
+
+
+@dataclass(frozen=True)
+class ChosenRow:
+    """The last row considered, and the chosen ones of one group. The arrays are texts that only the
+    server reads."""
+
+    position: int
+    key_time: str | None
+    key_id: str
+    label: str | None
+    side: int | None
+    matching: int
+    keys: str | None
+    marks: str | None
+    due: str | None
+
+    def of(self, storage: Storage, state: str, scan: str) -> ChosenGroup:
+        arrays = {name: getattr(self, name) for name in ("keys", "marks", "due")}
+        return ChosenGroup(
+            storage, state, scan, Group(self.label, self.side), self.matching, arrays
+        )
+
+
+@dataclass(frozen=True)
+class ChosenGroup:
+    """Messages of one storage, in one state, that were chosen and not read."""
+
+    storage: Storage
+    state: str
+    scan: str
+    """Empty: archived ones."""
+    group: Group
+    count: int
+    arrays: Mapping[str, str | None]
+    """Their keys, marks (ids with attempts) and due times: texts that only the server reads."""
+
+
+@dataclass(frozen=True)
+class _UnpackedRow:
+    key: str
+    id: str | None
+    attempts: int | None
+    due: str | None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The messages of a batch, chosen and not read."""
+
+    groups: tuple[ChosenGroup, ...]
+
+    def __len__(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    def read(self, connection: Connection) -> list[Message]:
+        """What a batch must know of each."""
+        found = []
+        for of in self.groups:
+            for row in sql.rows(connection, _UnpackedRow, "actions.unpack_chosen", **of.arrays):
+                number = int(row.key) if of.storage is Storage.SLOTS else None
+                key = ScanKey(of.scan, row.due or "", row.key).text if of.scan else row.key
+                found.append(Message(key, row.id, of.state, attempts=row.attempts, number=number))
+        return found
+
+
+Batch: TypeAlias = "Sequence[Message] | Chosen"
 
 
 def storage_of(queue: Queue, message: Message) -> Storage:
@@ -94,13 +172,34 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
     return sql.Scope({**plain.values, **source.key_values}, options, plain.roles)
 
 
-def lock_rows(
-    connection: Connection, source: MessageSource, chosen: Sequence[Message]
+def lock(
+    connection: Connection, source: MessageSource, chosen: Batch
 ) -> tuple[list[LockedRows], int]:
     """Lock the rows that are unchanged since they were chosen; and the number of the others.
 
     Waits for no lock. Grouped by storage and state, each in the order of `chosen`.
     """
+    if not isinstance(chosen, Chosen):
+        return lock_rows(connection, source, chosen)
+    held = []
+    for of in chosen.groups:
+        name = source.statement_name("lock_chosen")
+        values = {**of.arrays, "state": of.state}
+        row = sql.row(connection, _LockedChosen, name, scope(source, of.storage), **values)
+        held.append(LockedRows(of.storage, of.state, row.locked, row.locations))
+    return held, len(chosen) - sum(rows.count for rows in held)
+
+
+@dataclass(frozen=True)
+class _LockedChosen:
+    locked: int
+    locations: str
+
+
+def lock_rows(
+    connection: Connection, source: MessageSource, chosen: Sequence[Message]
+) -> tuple[list[LockedRows], int]:
+    """The same of messages that were read."""
     held: list[LockedRows] = []
     skipped = len(chosen)
     for storage, messages in by_storage(source.queue, chosen):
@@ -119,7 +218,7 @@ def lock_rows(
         for state, some in same.items():
             some.sort(key=lambda row: order.get(row.id, 0))
             locations, ids = tuple(row.location for row in some), tuple(row.id for row in some)
-            held.append(LockedRows(storage, state, locations, ids))
+            held.append(LockedRows(storage, state, len(some), locations, ids))
     return held, skipped
 
 
@@ -214,10 +313,33 @@ def due_of(message: Message) -> str:
     return parts[1] if len(parts) == 3 else ""
 
 
-class ErrorSelection:
-    """The errors that a plan has found in an error group."""
+class Selection:
+    """The messages of an action, in the order in which it takes them. Not thread-safe."""
 
     complete = True
+    """False: the search was cut short, and there may be more."""
+    countable = False
+    """Whether they can be counted without being read."""
+    choosable = False
+    """Whether a batch of them can be chosen and locked without being read."""
+
+    def next(self, most: int) -> list[Message]:
+        """At most `most` further messages; empty at the end."""
+        raise NotImplementedError
+
+    def count(
+        self, grouping: Grouping, limit: object, most: int | None = None
+    ) -> Iterator[list[CountedRow]]:
+        """The first `most` of them, a chunk at a time; whatever was returned already."""
+        raise NotImplementedError
+
+    def choose(self, most: int, grouping: Grouping, limit: object) -> Chosen | None:
+        """At most `most` further messages, without reading them; None at the end."""
+        raise NotImplementedError
+
+
+class ErrorSelection(Selection):
+    """The errors that a plan has found in an error group."""
 
     def __init__(self, targets: Sequence[SelectedError]) -> None:
         self._left = iter(targets)
@@ -237,8 +359,8 @@ class SelectionCriteria:
     cutoff: datetime
 
 
-class QueueSelection:
-    """The matching messages of a queue, oldest first. Not thread-safe."""
+class QueueSelection(Selection):
+    """The matching messages of a queue, oldest first."""
 
     def __init__(self, source: MessageSource, criteria: SelectionCriteria) -> None:
         """UsageError for filters that do not apply to one of the states."""
@@ -256,6 +378,8 @@ class QueueSelection:
             )
         self._criteria = criteria
         self._source = source
+        self.state = states[0] if len(states) == 1 else ""
+        """The only one of them; empty: there are several."""
         bare = replace(filters, limit=None, keep_newest=None)
         for state in states:
             check(source.queue, replace(bare, state=state))
@@ -268,6 +392,8 @@ class QueueSelection:
         self._seen: set[str | None] = set()
         self._extra = 0
         """Without an order to continue in: rows to read beyond those seen."""
+        self._holes = 0
+        """Chunks in a row that had none of them."""
         self.complete = True
         self._bounded = filters.error_group is not None
         self._bound = ReadBound(MOST_ERRORS, SECONDS_MOST)
@@ -275,10 +401,7 @@ class QueueSelection:
     def next(self, most: int) -> list[Message]:
         while self._left and self._within_bounds():
             limit = most + self._extra
-            query = MessageQuery(
-                self._left[0], limit, oldest_first=True, moment=self._criteria.cutoff
-            )
-            search = Search(self._source, query, self._after)
+            search = Search(self._source, self._query(self._left[0], limit), self._after)
             self._run(search)
             self._bound.rows += search.read
             messages = self._new(search.messages)
@@ -299,21 +422,69 @@ class QueueSelection:
         return []
 
     @property
-    def countable(self) -> bool:
-        """Whether they can be counted without being read: they are in an order, as far as is known,
-        and nothing but the server decides about each."""
+    def countable(self) -> bool:  # type: ignore[override]
+        """They are in an order, as far as is known, and the server alone decides about each."""
         filters = self._criteria.filters
-        bounded = filters.limit is not None or filters.keep_newest is not None
-        chosen = bool(filters.ids) or filters.error_group is not None
-        return not (bounded or chosen or self._seen or self._extra)
+        named = bool(filters.ids) or filters.error_group is not None
+        return not (named or self._seen or self._extra)
 
-    def count(self) -> Iterator[tuple[str, CountedRow]]:
-        """All of them by state, a chunk at a time; whatever was returned already."""
+    @property
+    def choosable(self) -> bool:  # type: ignore[override]
+        queue = self._source.queue
+        return self.countable and queue.kind is Kind.INSTALLED and not queue.design.waits_itself
+
+    def count(
+        self, grouping: Grouping, limit: object, most: int | None = None
+    ) -> Iterator[list[CountedRow]]:
         session, database = self._criteria.session, self._criteria.database
+        left = EVERYTHING if most is None else most
         for filters in self._all:
-            query = MessageQuery(filters, 1, oldest_first=True, moment=self._criteria.cutoff)
-            for counted in MessageCount(self._source, query).chunks(session, database):
-                yield filters.state or "", counted
+            query = replace(self._query(filters, 1), grouping=grouping, group_limit=limit)
+            for counted in MessageCount(self._source, query, left).chunks(session, database):
+                left -= sum(part.matching for part in counted)
+                yield counted
+
+    def choose(self, most: int, grouping: Grouping, limit: object) -> Chosen | None:
+        while self._left:
+            session, source = self._criteria.session, self._source
+            with session.transaction(read_task(source.queue)) as connection:
+                source.begin_read(connection, self._criteria.database)
+                chosen = self._choose(connection, most, grouping, limit)
+            if len(chosen):
+                return chosen
+        return None
+
+    def _choose(
+        self, connection: Connection, most: int, grouping: Grouping, limit: object
+    ) -> Chosen:
+        """Of one chunk, which is larger the more of those before it had none."""
+        filters = self._left[0]
+        query = replace(self._query(filters, most), grouping=grouping, group_limit=limit)
+        all_scans = scans_for(self._source.queue, filters)
+        scans = tuple(scan for scan in all_scans if scan.state not in self._source.hidden)
+        index, key = read_key(self._after, scans) if self._after else (0, None)
+        scan = scans[index]
+        room = READ_AT_ONCE if filters.narrowing else most
+        if scan.by is By.LOCATION:
+            room = 1 + room // _ROWS_OF_A_PAGE
+        room <<= min(self._holes, 10)
+        request = replace(query.scan_request(scan), n=most, read_limit=room, sizes=False)
+        rows, key = read_chunk(connection, self._source, request, key, ChosenRow, "chosen")
+        found = any(row.matching for row in rows)
+        self._holes = 0 if found or key is None else self._holes + 1
+        if key is None and index + 1 < len(scans):
+            key = ScanKey(scans[index + 1].name, dated=scans[index + 1].dated)
+        if key is None:
+            self._next_scan()
+        else:
+            self._after = key.text
+        slots = scan.by is not By.ID and scan.by is not By.TIME
+        ring = self._source.queue.design.flow is Flow.NUMBERS
+        storage = Storage.TABLE if not ring else Storage.SLOTS if slots else Storage.IN_HAND
+        return Chosen(tuple(row.of(storage, scan.state, scan.name) for row in rows if row.matching))
+
+    def _query(self, filters: Filters, most: int) -> MessageQuery:
+        return MessageQuery(filters, most, oldest_first=True, moment=self._criteria.cutoff)
 
     def _within_bounds(self) -> bool:
         """Reading texts to find an error group has the limits of the verb `errors`."""
@@ -334,22 +505,10 @@ class QueueSelection:
         self._after = None
         self._seen.clear()
         self._extra = 0
+        self._holes = 0
 
     def _run(self, search: Search) -> None:
         while not search.finished:
             with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
                 self._source.begin_read(connection, self._criteria.database)
                 search.step(connection)
-
-
-class Selection(Protocol):
-    """The messages of an action, in the order in which it takes them."""
-
-    @property
-    def complete(self) -> bool:
-        """False: the search was cut short, and there may be more."""
-        ...
-
-    def next(self, most: int) -> list[Message]:
-        """At most `most` further messages; empty at the end."""
-        ...

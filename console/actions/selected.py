@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 from console.formats import UNKNOWN, count
 from console.monitor.filters import Filters
 from console.monitor.message import Message
+from console.monitor.message_count import Group
 
 
 class SelectedError(NamedTuple):
@@ -64,5 +65,7 @@ class SelectedMessages:
     obstacles: tuple[str, ...] = ()
     targets: tuple[SelectedError, ...] = ()
     """The errors of an error group."""
+    by_group: Mapping[Group, int] = field(default_factory=dict)
+    """Group -> how many of it the action would act on."""
     complete: bool = True
     """False: the search was cut short, and there may be more."""

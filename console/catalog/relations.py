@@ -23,6 +23,8 @@ class Column:
     """The server computes it from others: no statement can set it."""
     required: bool = False
     """It is NOT NULL."""
+    default_text: str | None = ""
+    """As the server writes it; empty: it has none; None: this login may not see it."""
     table_name: str = ""
 
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from console.monitor.filters import Filters
 from console.monitor.rates import known_age
-from console.monitor.scans import Scan, ScanKey, ScanRequest
+from console.monitor.scans import Grouping, Scan, ScanKey, ScanRequest
 from console.monitor.wording import TEXT_LENGTH
 
 Page = TypeVar("Page")
@@ -216,6 +216,8 @@ class MessageQuery:
     """Each scan from its oldest end, whichever is shown first."""
     moment: datetime | None = None
     """Ages are measured from then, without messages that changed state later. None: now."""
+    grouping: Grouping = Grouping.NO
+    group_limit: object = None
 
     def scan_request(
         self, scan: Scan, *, after: ScanKey | None = None, exactly: bool = False
@@ -232,6 +234,8 @@ class MessageQuery:
             moment=self.moment,
             payload_length=None if self.payload_bytes is None else self.payload_bytes + margin,
             error_length=max(least, self._error_length + margin),
+            grouping=self.grouping,
+            group_limit=self.group_limit,
         )
 
     def message(self, row: MessageRow, scan: Scan) -> Message:

@@ -1,17 +1,26 @@
-"""Counts matching messages on the server, a chunk of keys a statement: no row of them is read."""
+"""Counts or chooses matching messages on the server, a chunk of keys a statement; none is read."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from console.engines import Database, Session
-from console.monitor.message import MessageQuery, key_of
+from console.monitor.message import MessageQuery, ScanRow, key_of
 from console.monitor.messages import TRANSACTION_SECONDS, read_task
 from console.monitor.scan_query import MessageSource, fetch
-from console.monitor.scans import By, Scan, ScanKey, beyond, next_chunk, scans_for
+from console.monitor.scans import (
+    EVERYTHING,
+    By,
+    Scan,
+    ScanKey,
+    ScanRequest,
+    beyond,
+    next_chunk,
+    scans_for,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -20,25 +29,50 @@ ROWS_AT_ONCE = 20_000
 PAGES_AT_ONCE = 500
 
 
+class _ChunkRow(ScanRow, Protocol):
+    @property
+    def matching(self) -> int: ...
+
+
+ChunkRow = TypeVar("ChunkRow", bound=_ChunkRow)
+
+
+class Group(NamedTuple):
+    """What messages that are counted or chosen together have in common, as far as was asked."""
+
+    label: str | None = None
+    """Their claimant; of archived messages: what restore would do with them."""
+    side: int | None = 0
+    """Of a limit: -1 below, 1 above, 0 at it; None: not known."""
+
+
 @dataclass(frozen=True)
 class CountedRow:
-    """The last row of a chunk, and what the matching rows of the chunk are together."""
+    """The last row of a chunk, and what its matching rows of one group are together."""
 
     position: int
     key_time: str | None
     key_id: str
+    state: str | None
+    label: str | None
+    side: int | None
     matching: int
     payload_bytes: int | None
     """None: of at least one it is not known."""
     oldest_seconds: float | None
     newest_seconds: float | None
 
+    @property
+    def group(self) -> Group:
+        return Group(self.label, self.side)
+
 
 class MessageCount:
-    """Counts in the order of a search; the query names a state."""
+    """Counts in the order of a search, the first `most` of them; the query names a state."""
 
-    def __init__(self, source: MessageSource, query: MessageQuery) -> None:
+    def __init__(self, source: MessageSource, query: MessageQuery, most: int = EVERYTHING) -> None:
         self._source = source
+        self._most = most
         self._query = replace(query, filters=source.normalize(query.filters))
         self._left = [
             scan
@@ -47,40 +81,72 @@ class MessageCount:
         ]
         self._key: ScanKey | None = None
 
-    def chunks(self, session: Session, database: Database) -> Iterator[CountedRow]:
+    def chunks(self, session: Session, database: Database) -> Iterator[list[CountedRow]]:
         """In short transactions, until all are counted."""
-        while self._left:
-            counted: list[CountedRow] = []
+        while self._left and self._most > 0:
+            counted: list[list[CountedRow]] = []
             with session.transaction(read_task(self._source.queue)) as connection:
                 self._source.begin_read(connection, database)
                 started = time.monotonic()
-                while self._left and time.monotonic() - started < TRANSACTION_SECONDS:
-                    counted += self._next(connection, self._left[0])
+                while self._left and self._most > 0:
+                    counted.append(self._next(connection, self._left[0]))
+                    if time.monotonic() - started >= TRANSACTION_SECONDS:
+                        break
             yield from counted
 
     def _next(self, connection: Connection, scan: Scan) -> list[CountedRow]:
-        after = self._key if self._key and self._key.id else None
-        request = self._query.scan_request(scan, after=after)
-        if not scan.chunks:
-            request = replace(request, read_limit=ROWS_AT_ONCE)
-            rows = fetch(connection, self._source, request, CountedRow, "counted")
-            self._key = key_of(scan, rows[-1]) if rows else None
-            if not rows or rows[-1].position < ROWS_AT_ONCE:
-                self._end_scan()
-            return rows
-        extent = self._source.extent(connection)
-        by_page = scan.by is By.LOCATION
-        room = PAGES_AT_ONCE if by_page else ROWS_AT_ONCE
-        chunk = next_chunk(scan, extent, self._key, down=request.down, room=room)
-        if chunk is None:
-            self._end_scan()
-            return []
-        request = replace(
-            request, after=after if by_page else None, chunk=chunk, slots=extent.slots
+        request = replace(self._query.scan_request(scan), n=self._most)
+        rows, self._key = read_chunk(
+            connection, self._source, request, self._key, CountedRow, "counted"
         )
-        self._key = beyond(scan, chunk, down=request.down)
-        return fetch(connection, self._source, request, CountedRow, "counted")
+        if self._key is None:
+            self._left.pop(0)
+        self._most -= sum(row.matching for row in rows)
+        return rows
 
-    def _end_scan(self) -> None:
-        self._left.pop(0)
-        self._key = None
+
+def read_chunk(
+    connection: Connection,
+    source: MessageSource,
+    request: ScanRequest,
+    key: ScanKey | None,
+    row_type: type[ChunkRow],
+    last: str,
+) -> tuple[list[ChunkRow], ScanKey | None]:
+    """What the statement `last` returns of the next chunk after a key; and the key to go on from.
+    None: the scan has ended.
+
+    Of a chunk with more than `request.n` matching rows it goes on from the last one of these.
+    """
+    scan = request.scan
+    after = key if key and key.id else None
+    if not scan.chunks:
+        request = replace(request, after=after, read_limit=min(request.read_limit, ROWS_AT_ONCE))
+        rows = fetch(connection, source, request, row_type, last)
+        more = (
+            last_row(rows).position >= request.read_limit or _full(rows, request) if rows else False
+        )
+        return rows, key_of(scan, last_row(rows)) if more else None
+    extent = source.extent(connection)
+    by_page = scan.by is By.LOCATION
+    room = min(request.read_limit, PAGES_AT_ONCE if by_page else ROWS_AT_ONCE)
+    rows_of_chunk = EVERYTHING if by_page else room
+    chunk = next_chunk(scan, extent, key, down=request.down, room=room)
+    if chunk is None:
+        return [], None
+    after = after if by_page else None
+    request = replace(
+        request, after=after, chunk=chunk, slots=extent.slots, read_limit=rows_of_chunk
+    )
+    rows = fetch(connection, source, request, row_type, last)
+    if _full(rows, request):
+        return rows, key_of(scan, last_row(rows))
+    return rows, beyond(scan, chunk, down=request.down)
+
+
+def last_row(rows: Sequence[ChunkRow]) -> ChunkRow:
+    return max(rows, key=lambda row: row.position)
+
+
+def _full(rows: Sequence[_ChunkRow], request: ScanRequest) -> bool:
+    return sum(row.matching for row in rows) >= request.n

@@ -285,7 +285,9 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
         "start": "beginning" if request.after is None else start,
         "payload": source.payload or "text",
         "body": yes_no(body and known),
-        "with_payload": yes_no(known and (body or bool(filters.payload) or not beside)),
+        "with_payload": yes_no(
+            known and (body or bool(filters.payload) or (request.sizes and not beside))
+        ),
         "by_age": "scan" if scan.by_age else "row",
         "by_cutoff": yes_no(request.moment is not None),
         "by_older": yes_no(filters.older is not None),
@@ -295,6 +297,8 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
         "hashed": yes_no(filters.error_group is not None),
         "by_claimed_by": yes_no(filters.claimed_by is not None),
         "by_payload": yes_no(bool(filters.payload)),
+        "bounded": yes_no(request.n < request.read_limit),
+        "grouped": request.grouping.value,
     }
     conditions["own_operators"] = source.own_operators
     values = {
@@ -338,6 +342,8 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
         "errors": source.product.array(filters.errors),
         "claimed_by": filters.claimed_by,
         "payload_equals": json.dumps(equals, ensure_ascii=False),
+        "stuck_after": request.group_limit,
+        "due_time": request.group_limit,
         **{
             f"payload_value_{n}": payload_equals.value
             for n, payload_equals in enumerate(filters.payload, 1)

@@ -30,7 +30,7 @@ _IN_HAND_ROLES = (
     *("claimed_at", "claimed_by", "error", "done_at"),
 )
 """The columns of a ring's <queue>_in_hand."""
-_EVERYTHING = 2**31 - 1
+EVERYTHING = 2**31 - 1
 _TIME = re.compile(
     r"-?infinity|\d{4,7}-\d\d-\d\d"
     r"([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([+-]\d\d(:?\d\d){0,2}|Z)?)?( BC)?"
@@ -101,11 +101,23 @@ class ScanKey:
         return f"{self.scan},{time},{self.id}"
 
 
+class Grouping(Enum):
+    """What messages that are counted or chosen together have in common."""
+
+    NO = "no"
+    BY_CLAIMANT = "by_claimant"
+    """Also the side of a limit in seconds on which the ages of their claims are."""
+    BY_DUE = "by_due"
+    """The side of a limit on which they are due."""
+    BY_LABEL = "by_label"
+    """What restore would do with them."""
+
+
 @dataclass(frozen=True)
 class ScanRequest:
     scan: Scan
-    read_limit: int = _EVERYTHING
-    n: int = _EVERYTHING
+    read_limit: int = EVERYTHING
+    n: int = EVERYTHING
     """Matching messages that are returned at most."""
     after: ScanKey | None = None
     exactly: bool = False
@@ -120,6 +132,11 @@ class ScanRequest:
     chunk: tuple[int, int] | None = None
     """The first and the last page, or number of one lap."""
     slots: int | None = None
+    sizes: bool = True
+    """Whether the sizes of payloads are read, where they are in the same table."""
+    grouping: Grouping = Grouping.NO
+    group_limit: object = None
+    """Of the grouping: a time, or seconds."""
 
     @property
     def down(self) -> bool:

@@ -237,9 +237,8 @@ SUBSCRIBER = Parameter(
 )
 BATCH = Parameter(
     "batch",
-    "Messages per transaction.",
+    f"Messages per transaction; {BATCH_DEFAULT}, and up to {MOST_BATCH:,} while these are quick.",
     WholeNumber(1, MOST_BATCH),
-    default=str(BATCH_DEFAULT),
     metavar="N",
 )
 RATE = Parameter("rate", "At most this many messages per second.", RATE_TYPE, metavar="N")

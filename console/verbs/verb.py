@@ -12,7 +12,6 @@ import click
 from click.core import ParameterSource
 
 from console import catalog
-from console.actions import BATCH
 from console.actions.availability import unavailable
 from console.actions.execute import CANARY_WAIT_SECONDS, Batching
 from console.catalog import Queue, decisions
@@ -98,7 +97,7 @@ def batching(values: Params) -> Batching:
     if not canary and (wait, share) != (None, None):
         raise UsageError("--canary-wait and --canary-share go with --canary.")
     return Batching(
-        values.get("batch") or BATCH,
+        values.get("batch"),
         values.get("rate"),
         canary,
         CANARY_WAIT_SECONDS if wait is None else wait,

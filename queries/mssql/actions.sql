@@ -163,6 +163,44 @@ SELECT
     CAST(NULL AS nvarchar(64)) AS error_hash -- when hashed=no
 {chosen_rows};
 
+-- name: lock_chosen
+-- one row: how many of the chosen rows are as they were chosen, and their locations; these are locked now
+-- They are `chosen` of common.sql: each with its id and attempts as a mark. Those that others hold are not among them.
+SET NOCOUNT ON;
+DECLARE @state nvarchar(20) = :state;
+DECLARE @marks nvarchar(max) = :marks;
+DECLARE @wanted TABLE (mark nvarchar(450) NOT NULL PRIMARY KEY);
+DECLARE @held TABLE (location nvarchar(450) NOT NULL, mark nvarchar(450) NOT NULL, [state] nvarchar(20) NULL);
+{chosen_keys}
+INSERT INTO @wanted (mark) SELECT w.[value] FROM OPENJSON(@marks) AS w;
+INSERT INTO @held (location, mark, [state])
+SELECT
+    CAST({row_location} AS nvarchar(450)),
+    CONCAT(CAST({own_id} AS nvarchar(400)), N' ', CAST(m.[{attempts}] AS bigint)), -- when role attempts
+    CONCAT(CAST({own_id} AS nvarchar(400)), N' '), -- when no role attempts
+    {state_held}
+{chosen_rows};
+SELECT
+    COUNT_BIG(*) AS locked,
+    COALESCE(N'[' + STRING_AGG(CAST(N'"' + STRING_ESCAPE(h.location, N'json') + N'"' AS nvarchar(max)), N',') + N']', N'[]') AS locations
+FROM @held AS h
+INNER JOIN @wanted AS w ON h.mark = w.mark
+WHERE h.[state] = @state OR h.[state] IS NULL;
+
+-- name: unpack_chosen
+-- a row for each of the chosen
+DECLARE @keys nvarchar(max) = :keys;
+DECLARE @marks nvarchar(max) = :marks;
+DECLARE @due nvarchar(max) = :due;
+SELECT
+    k.[value] AS [key],
+    LEFT(w.[value], LEN(w.[value] + N'.') - CHARINDEX(N' ', REVERSE(w.[value])) - 1) AS id,
+    TRY_CAST(NULLIF(RIGHT(w.[value], CHARINDEX(N' ', REVERSE(w.[value])) - 1), N'') AS bigint) AS attempts,
+    d.[value] AS due
+FROM OPENJSON(@keys) AS k
+LEFT JOIN OPENJSON(@marks) AS w ON k.[key] = w.[key]
+LEFT JOIN OPENJSON(@due) AS d ON k.[key] = d.[key];
+
 -- name: archive_end
 -- one row: the highest number in the archive
 SELECT COALESCE(MAX(a.archive_id), 0) AS archive_id FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
@@ -307,26 +345,9 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.loca
 WHERE {is_ready_again}
 {seek_by_key};
 
--- name: matching_archived
--- of the next :read_limit rows of the archive: at most :n that match, and the last row whether it matches or not
+-- define: judged_archived
+-- the next :read_limit rows of the archive as rows l, and whether each matches (t.matches)
 -- READPAST: rows that others are moving are skipped without waiting. Texts are compared as in `matching` of common.sql.
-DECLARE @moment datetime2(7) = :moment;
-SELECT TOP (CAST(:n AS bigint))
-    l.position AS position,
-    t.matches AS matches,
-    l.archive_id AS archive_id,
-    CAST(l.id AS nvarchar(450)) AS id,
-    l.state AS state,
-    l.pushed_at AS pushed_at,
-    CAST(DATEDIFF_BIG(microsecond, l.archived_at, @moment) / 1e6 AS float) AS age_seconds,
-    l.due_at AS due_at,
-    l.attempts AS attempts,
-    l.claimed_at AS claimed_at,
-    l.claimed_by AS claimed_by,
-    l.done_at AS done_at,
-    l.title AS title,
-    CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes,
-    LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error
 FROM (
     SELECT TOP (CAST(:read_limit AS bigint))
         ROW_NUMBER() OVER (ORDER BY a.archive_id) AS position,
@@ -377,8 +398,145 @@ CROSS APPLY (
             ELSE 1
         END AS bit) AS matches
 ) AS t
+
+-- define: is_reserved
+-- for row a of the archive: 1 if a plan of the pipeline has it
+-- when lakes=yes
+CASE WHEN EXISTS (
+    SELECT 1 FROM dbq.lake_row AS r WITH (READCOMMITTEDLOCK)
+    INNER JOIN dbq.lake_plan AS p WITH (READCOMMITTEDLOCK) ON r.plan_id = p.plan_id
+    WHERE
+        p.schema_name = N'{schema}' AND p.queue_name = N'{queue}'
+        AND r.archive_id = a.archive_id AND r.archived_at = a.archived_at
+) THEN 1 ELSE 0 END
+-- end
+0 -- when lakes=no
+
+-- define: is_too_long
+-- for row a of the archive: 1 if it is
+CASE WHEN DATALENGTH(a.payload) > CAST(N'{max_bytes}' AS bigint) THEN 1 ELSE 0 END -- when limited=yes
+0 -- when limited=no
+
+-- define: comes_back_as_it_was
+-- for row a of the archive: 1 if it does; a ring's popped messages were in in_hand, whatever their state there
+1 -- when rows=kept
+CASE WHEN a.[state] IN (N'claimed', N'error') OR a.attempts > 0 THEN 1 ELSE 0 END -- when rows=popped
+0 -- when rows=pushed
+
+-- define: id_is_free
+-- for row a of the archive: 1 if it is. READUNCOMMITTED: an id that somebody is just writing is not free, and there is no
+-- waiting for them.
+-- when rows=kept|popped
+CASE
+    WHEN EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED) WHERE m.id = a.id) THEN 0
+    WHEN COALESCE({may_insert_ids}, 0) = 0 THEN 0 -- when defined may_insert_ids
+    ELSE 1
+END
+-- end
+0 -- when rows=pushed
+
+-- define: restored_as
+-- for row a of the archive: what restore would do with it
+CASE
+    WHEN {is_reserved} = 1 THEN N'reserved'
+    WHEN {is_too_long} = 1 THEN N'too_long'
+    WHEN {comes_back_as_it_was} = 0 THEN N'pushed'
+    WHEN {id_is_free} = 1 THEN N'own_id'
+    ELSE N'new_id'
+END
+
+-- name: matching_archived
+-- of the next :read_limit rows of the archive: at most :n that match, and the last row whether it matches or not
+DECLARE @moment datetime2(7) = :moment;
+SELECT TOP (CAST(:n AS bigint))
+    l.position AS position,
+    t.matches AS matches,
+    l.archive_id AS archive_id,
+    CAST(l.id AS nvarchar(450)) AS id,
+    l.state AS state,
+    l.pushed_at AS pushed_at,
+    CAST(DATEDIFF_BIG(microsecond, l.archived_at, @moment) / 1e6 AS float) AS age_seconds,
+    l.due_at AS due_at,
+    l.attempts AS attempts,
+    l.claimed_at AS claimed_at,
+    l.claimed_by AS claimed_by,
+    l.done_at AS done_at,
+    l.title AS title,
+    CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes,
+    LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error
+{judged_archived}
 WHERE t.matches = 1 OR l.position = CAST(:read_limit AS bigint)
 ORDER BY l.archive_id;
+
+-- name: counted_archived
+-- of the next :read_limit rows of the archive, by state and what restore would do with them: how many match, bytes and ages
+-- A row for each, also for rows that do not match, with 0. position, key: of the last row. bytes: NULL unless that of each is
+-- known.
+DECLARE @moment datetime2(7) = :moment;
+SELECT
+    MAX(f.last_position) AS position,
+    CAST(NULL AS nvarchar(27)) AS key_time,
+    CAST(MAX(f.last_id) AS nvarchar(450)) AS key_id,
+    f.[state] AS [state],
+    f.label AS label,
+    0 AS side,
+    COUNT_BIG(f.label) AS matching,
+    CASE
+        WHEN COUNT_BIG(CASE WHEN f.label IS NOT NULL AND f.payload_bytes IS NULL THEN 1 END) = 0
+            THEN SUM(CASE WHEN f.label IS NOT NULL THEN f.payload_bytes ELSE 0 END)
+    END AS payload_bytes,
+    MAX(CASE WHEN f.label IS NOT NULL THEN f.age_seconds END) AS oldest_seconds,
+    MIN(CASE WHEN f.label IS NOT NULL THEN f.age_seconds END) AS newest_seconds
+FROM (
+    SELECT
+        MAX(r.position) OVER () AS last_position,
+        MAX(r.archive_id) OVER () AS last_id,
+        r.[state],
+        r.label,
+        r.payload_bytes,
+        r.age_seconds
+    FROM (
+        SELECT
+            l.position,
+            l.archive_id,
+            l.[state],
+            CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes,
+            CAST(DATEDIFF_BIG(microsecond, l.archived_at, @moment) / 1e6 AS float) AS age_seconds,
+            CASE WHEN t.matches = 1 THEN b.label END AS label
+        {judged_archived}
+        OUTER APPLY (
+            SELECT {restored_as} AS label
+            FROM (SELECT l.archive_id, l.archived_at, l.id, l.[state], l.attempts, l.payload) AS a
+            WHERE t.matches = 1
+        ) AS b
+    ) AS r
+) AS f
+GROUP BY f.[state], f.label;
+
+-- name: chosen_archived
+-- one row: of the next :read_limit rows of the archive, the first :n that match, as an array for `lock_archived`
+-- position, key: of the last row that was considered. No row if there are none.
+DECLARE @moment datetime2(7) = :moment;
+SELECT
+    MAX(r.position) AS position,
+    CAST(NULL AS nvarchar(27)) AS key_time,
+    CAST(MAX(r.archive_id) AS nvarchar(450)) AS key_id,
+    CAST(NULL AS nvarchar(max)) AS label,
+    0 AS side,
+    COUNT_BIG(CASE WHEN r.matches = 1 THEN 1 END) AS matching,
+    N'[' + STRING_AGG(CASE WHEN r.matches = 1 THEN CAST(r.archive_id AS nvarchar(max)) END, N',') + N']' AS keys,
+    CAST(NULL AS nvarchar(max)) AS marks,
+    CAST(NULL AS nvarchar(max)) AS due
+FROM (
+    SELECT
+        l.position,
+        l.archive_id,
+        t.matches,
+        SUM(CASE WHEN t.matches = 1 THEN 1 ELSE 0 END) OVER (ORDER BY l.position ROWS UNBOUNDED PRECEDING) AS until_here
+    {judged_archived}
+) AS r
+WHERE r.until_here <= CAST(:n AS bigint)
+HAVING COUNT_BIG(*) > 0;
 
 -- name: last_purge
 -- one row: of the :read_limit archived rows before a number: how many there are, the lowest, and the last purge among them
@@ -401,45 +559,49 @@ FROM (
 SELECT p.[state] AS [state] FROM dbq.lake_plan AS p WITH (UPDLOCK, HOLDLOCK)
 WHERE p.schema_name = N'{schema}' AND p.queue_name = N'{queue}';
 
--- name: lock_archived
--- a row for each chosen row of the archive that exists and nobody holds (lock=yes: locked now)
--- READUNCOMMITTED: an id that somebody is just writing is not free, and there is no waiting for them.
+-- define: chosen_archive_ids
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @chosen TABLE (archive_id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @chosen (archive_id) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
+
+-- name: labelled_archived
+-- a row for each chosen row of the archive that exists: what restore would do with it
+{chosen_archive_ids}
 SELECT
     a.archive_id AS archive_id,
-    -- when lakes=yes
-    CAST(CASE WHEN EXISTS (
-        SELECT 1 FROM dbq.lake_row AS r WITH (READCOMMITTEDLOCK)
-        INNER JOIN dbq.lake_plan AS p WITH (READCOMMITTEDLOCK) ON r.plan_id = p.plan_id
-        WHERE
-            p.schema_name = N'{schema}' AND p.queue_name = N'{queue}'
-            AND r.archive_id = a.archive_id AND r.archived_at = a.archived_at
-    ) THEN 1 ELSE 0 END AS bit) AS reserved,
-    -- end
-    CAST(0 AS bit) AS reserved, -- when lakes=no
-    -- when limited=yes
-    CAST(CASE WHEN DATALENGTH(a.payload) > CAST(N'{max_bytes}' AS bigint) THEN 1 ELSE 0 END AS bit) AS too_long,
-    -- end
-    CAST(0 AS bit) AS too_long, -- when limited=no
-    -- when rows=kept
-    CAST(CASE
-        WHEN EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED) WHERE m.id = a.id) THEN 0
-        WHEN COALESCE({may_insert_ids}, 0) = 0 THEN 0 -- when defined may_insert_ids
-        ELSE 1
-    END AS bit) AS id_is_free
-    -- end
-    CAST(0 AS bit) AS id_is_free -- when rows=pushed
+    {restored_as} AS label
 FROM @chosen AS c
--- when lock=yes
-INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.archive_id = a.archive_id
--- end
--- when lock=no
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON c.archive_id = a.archive_id
--- end
-ORDER BY a.archive_id
 OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: lock_archived
+-- one row: how many of the chosen rows of the archive exist and nobody holds, and what restore does with them; locked now
+-- kept_keys, pushed_keys: of those that come back as they were, and of those that are pushed again.
+SET NOCOUNT ON;
+{chosen_archive_ids}
+DECLARE @held TABLE (archive_id bigint NOT NULL, reserved bit NOT NULL, too_long bit NOT NULL, kept bit NOT NULL);
+INSERT INTO @held (archive_id, reserved, too_long, kept)
+SELECT
+    a.archive_id,
+    {is_reserved},
+    {is_too_long},
+    {comes_back_as_it_was}
+FROM @chosen AS c
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.archive_id = a.archive_id
+OPTION (LOOP JOIN, FORCE ORDER);
+SELECT
+    COUNT_BIG(*) AS locked,
+    COUNT_BIG(CASE WHEN h.reserved = 1 THEN 1 END) AS reserved,
+    COUNT_BIG(CASE WHEN h.reserved = 0 AND h.too_long = 1 THEN 1 END) AS too_long,
+    COUNT_BIG(CASE WHEN h.reserved = 0 AND h.too_long = 0 AND h.kept = 1 THEN 1 END) AS kept,
+    COALESCE(N'[' + STRING_AGG(
+        CASE WHEN h.reserved = 0 AND h.too_long = 0 AND h.kept = 1 THEN CAST(h.archive_id AS nvarchar(max)) END, N','
+    ) + N']', N'[]') AS kept_keys,
+    COUNT_BIG(CASE WHEN h.reserved = 0 AND h.too_long = 0 AND h.kept = 0 THEN 1 END) AS pushed,
+    COALESCE(N'[' + STRING_AGG(
+        CASE WHEN h.reserved = 0 AND h.too_long = 0 AND h.kept = 0 THEN CAST(h.archive_id AS nvarchar(max)) END, N','
+    ) + N']', N'[]') AS pushed_keys
+FROM @held AS h;
 
 -- name: restore_rows
 -- one row: how many rows left the archive, and how many messages are back in the queue, in their former state

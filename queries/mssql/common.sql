@@ -501,39 +501,134 @@ ORDER BY l.key_id DESC -- when sorted=id_down|undated_down
 ORDER BY l.key_time, l.key_id -- when sorted=time_up
 ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 
+-- define: chosen_key
+-- for row l: what `lock_chosen` finds it by
+l.id
+
+-- define: due_in_key
+-- for row l: its due time, where the key begins with that
+CAST(NULL AS nvarchar(27))
+
+-- define: claimant
+-- for row l: whose claims a verb leaves alone or takes together
+l.claimed_by -- when grouped=by_claimant
+CAST(NULL AS nvarchar(max)) -- when not grouped=by_claimant
+
+-- define: side
+-- for row l, judged: on which side of a limit it is: -1 below, 1 above, 0 at it; null: not known
+-- when grouped=by_claimant
+-- Claimed for less than :stuck_after seconds, or longer.
+CASE
+    WHEN {seconds_in_state} < 0 - CAST(:ahead AS float) THEN NULL
+    WHEN {seconds_in_state} < CAST(:stuck_after AS float) THEN -1
+    WHEN {seconds_in_state} IS NOT NULL THEN 1
+END
+-- end
+-- when grouped=by_due
+CASE
+    WHEN l.due_at < CAST(:due_time AS datetime2(7)) THEN -1
+    WHEN l.due_at > CAST(:due_time AS datetime2(7)) THEN 1
+    WHEN l.due_at IS NOT NULL THEN 0
+END
+-- end
+0 -- when grouped=no
+
+-- define: whole_frame
+-- of a window in the order of a scan
+ORDER BY r.position ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+
 -- name: counted
--- of the chunk: its last row, with how many rows match the filters and have the filters' state, their bytes and ages
--- bytes: NULL unless that of each is known. ages: without those of the future, which are not known.
-SELECT TOP (1)
-    f.position AS position,
-    f.key_time AS key_time,
-    f.key_id AS key_id,
-    f.matching AS matching,
-    CASE WHEN f.unknown_sizes = 0 THEN f.payload_bytes END AS payload_bytes,
-    f.oldest_seconds AS oldest_seconds,
-    f.newest_seconds AS newest_seconds
+-- of the chunk, by claimant and side: how many rows match the filters and have the filters' state, their bytes and ages
+-- A row for each, also for rows that do not match, with 0. position, key: of the chunk's last row. bytes: NULL unless that of
+-- each is known. ages: without those of the future, which are not known. bounded=yes: of the first :n of them.
+SELECT
+    MAX(f.last_position) AS position,
+    MAX(f.last_key_time) AS key_time,
+    MAX(f.last_key_id) AS key_id,
+    CAST(:state AS nvarchar(20)) AS state,
+    f.label AS label,
+    f.side AS side,
+    COUNT_BIG(CASE WHEN f.counts = 1 THEN 1 END) AS matching,
+    CASE
+        WHEN COUNT_BIG(CASE WHEN f.counts = 1 AND f.payload_bytes IS NULL THEN 1 END) = 0
+            THEN SUM(CASE WHEN f.counts = 1 THEN f.payload_bytes ELSE 0 END)
+    END AS payload_bytes,
+    MAX(CASE WHEN f.counts = 1 AND f.age_seconds >= 0 - CAST(:ahead AS float) THEN f.age_seconds END) AS oldest_seconds,
+    MIN(CASE WHEN f.counts = 1 AND f.age_seconds >= 0 - CAST(:ahead AS float) THEN f.age_seconds END) AS newest_seconds
 FROM (
     SELECT
-        r.position,
-        r.key_time,
-        r.key_id,
-        SUM(CAST(r.counts AS bigint)) OVER () AS matching,
-        SUM(CASE WHEN r.counts = 1 AND r.payload_bytes IS NULL THEN 1 ELSE 0 END) OVER () AS unknown_sizes,
-        SUM(CASE WHEN r.counts = 1 THEN COALESCE(r.payload_bytes, 0) ELSE 0 END) OVER () AS payload_bytes,
-        MAX(CASE WHEN r.counts = 1 AND r.age_seconds >= 0 - CAST(:ahead AS float) THEN r.age_seconds END) OVER () AS oldest_seconds,
-        MIN(CASE WHEN r.counts = 1 AND r.age_seconds >= 0 - CAST(:ahead AS float) THEN r.age_seconds END) OVER () AS newest_seconds
+        LAST_VALUE(r.position) OVER ({whole_frame}) AS last_position,
+        LAST_VALUE(r.key_time) OVER ({whole_frame}) AS last_key_time,
+        LAST_VALUE(r.key_id) OVER ({whole_frame}) AS last_key_id,
+        r.label,
+        r.side,
+        r.payload_bytes,
+        r.age_seconds,
+        -- when bounded=yes
+        CASE WHEN SUM(r.counts) OVER (ORDER BY r.position ROWS UNBOUNDED PRECEDING) <= CAST(:n AS bigint) THEN r.counts ELSE 0 END AS counts
+        -- else
+        r.counts
+        -- end
     FROM (
         SELECT
             l.position AS position,
             {key_time_text} AS key_time,
             CAST(l.key_id AS nvarchar(450)) AS key_id,
             {payload_size}
+            {claimant} AS label,
+            {side} AS side,
             CASE WHEN t.matches = 1 AND l.state = :state THEN 1 ELSE 0 END AS counts,
             {seconds_in_state} AS age_seconds
         {judged}
     ) AS r
 ) AS f
-ORDER BY f.position DESC
+GROUP BY f.label, f.side
+
+-- name: chosen
+-- the first :n rows of the chunk that match and have the filters' state, by claimant and side, as arrays for `lock_chosen`
+-- A row for each, also for rows that do not match, with 0 and nulls. position, key: of its last row that was considered.
+SELECT
+    MAX(f.position) AS position,
+    MAX(f.last_key_time) AS key_time,
+    MAX(f.last_key_id) AS key_id,
+    f.label AS label,
+    f.side AS side,
+    COUNT_BIG(CASE WHEN f.counts = 1 THEN 1 END) AS matching,
+    N'[' + STRING_AGG(CASE WHEN f.counts = 1 THEN CAST(N'"' + STRING_ESCAPE(f.[key], N'json') + N'"' AS nvarchar(max)) END, N',') + N']' AS keys,
+    N'[' + STRING_AGG(CASE WHEN f.counts = 1 THEN CAST(N'"' + STRING_ESCAPE(f.mark, N'json') + N'"' AS nvarchar(max)) END, N',') + N']' AS marks,
+    N'[' + STRING_AGG(CASE WHEN f.counts = 1 THEN CAST(COALESCE(N'"' + f.due + N'"', N'null') AS nvarchar(max)) END, N',') + N']' AS due
+FROM (
+    SELECT
+        r.position,
+        LAST_VALUE(r.key_time) OVER (PARTITION BY r.label, r.side {whole_frame}) AS last_key_time,
+        LAST_VALUE(r.key_id) OVER (PARTITION BY r.label, r.side {whole_frame}) AS last_key_id,
+        r.label,
+        r.side,
+        r.counts,
+        r.[key],
+        r.mark,
+        r.due
+    FROM (
+        SELECT
+            c.*,
+            SUM(c.counts) OVER (ORDER BY c.position ROWS UNBOUNDED PRECEDING) AS until_here
+        FROM (
+            SELECT
+                l.position AS position,
+                {key_time_text} AS key_time,
+                CAST(l.key_id AS nvarchar(450)) AS key_id,
+                {chosen_key} AS [key],
+                CONCAT(l.id, N' ', l.attempts) AS mark,
+                {due_in_key} AS due,
+                {claimant} AS label,
+                {side} AS side,
+                CASE WHEN t.matches = 1 AND l.state = :state THEN 1 ELSE 0 END AS counts
+            {judged}
+        ) AS c
+    ) AS r
+    WHERE r.until_here <= CAST(:n AS bigint)
+) AS f
+GROUP BY f.label, f.side
 
 -- name: error_texts
 -- of the chunk, unordered: the beginning of each error's text, its time and its attempts

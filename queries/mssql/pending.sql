@@ -41,6 +41,9 @@ FROM [{schema}].[{table}] AS m {reading} ORDER BY m.[{due_at}];
 -- define: due_when_popped
 a.due_at
 
+-- define: due_in_key
+{key_time_text}
+
 -- define: chosen_keys
 -- Its key begins with the due time: finding a message by its id alone is a scan.
 DECLARE @keys nvarchar(max) = :keys;

@@ -3,8 +3,9 @@
 -- and acted on.
 --
 -- Rows are in a storage: the queue's table, a ring's slots, or its in_hand. `lock_rows` finds them by their keys, later
--- statements by table oid and ctid: a locked row neither moves nor changes, and a ctid needs no index (the oid, because
--- partitions repeat ctids). Each batch counts its ledger: rows out of the source, rows into the target.
+-- statements by ctid, of an adopted table by its oid and ctid: a locked row neither moves nor changes, and a ctid needs no
+-- index (the oid, because partitions repeat ctids). Each batch counts its ledger: rows out of the source, rows into the
+-- target.
 
 -- define: state_held
 -- null: a row that exists has not changed
@@ -27,9 +28,21 @@ WHERE {id_is_chosen}
 m."{id}" = ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=no
 m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=yes
 
+-- define: location
+CAST(m.ctid AS text) -- when installed=yes
+concat(m.tableoid, m.ctid) -- when installed=no
+
 -- define: at_locations
+m.ctid = ANY(CAST(:locations AS tid[])) -- when installed=yes
+-- when installed=no
 m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM unnest(CAST(:locations AS text[])) AS p (location)))
-AND concat(m.tableoid, m.ctid) = ANY(CAST(:locations AS text[]))
+AND {location} = ANY(CAST(:locations AS text[]))
+-- end
+
+-- define: held_key
+-- as `chosen` of common.sql has it
+{id} -- when role id
+CAST(m.ctid AS text) -- when no role id
 
 -- define: declared_path
 -- the search path for what a table's owner, or its library, has written: triggers, functions, constraints
@@ -78,12 +91,15 @@ gone AS (
 -- one row: the server's clock, from which an action's cut-off is taken
 SELECT clock_timestamp() AS moment;
 
+-- name: seek_rows
+-- script: for the rest of the transaction, rows are found by their keys: a batch reads no table from end to end
+SET LOCAL enable_seqscan = off;
+
 -- name: lock_rows
 -- a row for each chosen row that exists: its location and its state (lock=yes: locked now, without those that others hold)
 SELECT
-    concat(m.tableoid, m.ctid) AS location,
-    {id} AS id, -- when role id
-    CAST(m.ctid AS text) AS id, -- when no role id
+    {location} AS location,
+    {held_key} AS id,
     {state_held} AS state,
     {held_attempts} AS attempts, -- when defined attempts
     CAST(NULL AS bigint) AS attempts, -- when not defined attempts
@@ -100,6 +116,38 @@ SELECT
 AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
 -- end
 FOR UPDATE OF m SKIP LOCKED; -- when lock=yes
+
+-- name: lock_chosen
+-- one row: how many of the chosen rows are as they were chosen, and their locations; these are locked now
+-- They are `chosen` of common.sql: each with its id and attempts as a mark. Those that others hold are not among them.
+WITH held AS MATERIALIZED (
+    SELECT
+        {location} AS location,
+        {held_key} AS id,
+        {state_held} AS state,
+        {held_attempts} AS attempts -- when defined attempts
+        CAST(NULL AS bigint) AS attempts -- when not defined attempts
+    {chosen_rows}
+    -- when defined beside
+    AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
+    -- end
+    FOR UPDATE OF m SKIP LOCKED
+)
+
+SELECT
+    count(*) AS locked,
+    CAST(coalesce(array_agg(h.location), '{}') AS text) AS locations
+FROM held AS h
+WHERE (h.state = :state OR h.state IS NULL) AND concat(h.id, ' ', h.attempts) = ANY(CAST(:marks AS text[]));
+
+-- name: unpack_chosen
+-- a row for each of the chosen
+SELECT
+    w.key AS key,
+    substring(w.mark FROM '^(.*) [0-9]*$') AS id,
+    CAST(substring(w.mark FROM ' ([0-9]+)$') AS bigint) AS attempts,
+    w.due AS due
+FROM unnest(CAST(:keys AS text[]), CAST(:marks AS text[]), CAST(:due AS text[])) AS w (key, mark, due);
 
 -- name: declared_path
 -- one row: the search path under which the table's triggers run
@@ -227,28 +275,30 @@ SELECT
     (SELECT count(*) FROM freed) AS put_in
 {under_declared_path}
 
--- name: matching_archived
--- of the next :read_limit rows of the archive: at most :n that match, and the last row whether it matches or not
-SELECT
-    l.position AS position,
-    t.matches AS matches,
-    l.archive_id AS archive_id,
-    CAST(l.id AS text) AS id,
-    l.state AS state,
-    l.pushed_at AS pushed_at,
-    CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz)) - EXTRACT(EPOCH FROM l.archived_at) AS double precision) AS age_seconds,
-    l.due_at AS due_at, -- when role due_at
-    CAST(NULL AS timestamptz) AS due_at, -- when no role due_at
-    l.attempts AS attempts,
-    l.claimed_at AS claimed_at,
-    l.claimed_by AS claimed_by,
-    l.done_at AS done_at,
-    l.title AS title, -- when defined title
-    CAST(NULL AS text) AS title, -- when not defined title
-    CAST(octet_length(l.payload) AS bigint) AS payload_bytes, -- when payload=text|bytes
-    CAST(NULL AS bigint) AS payload_bytes, -- when payload=json
-    left(l.error, CAST(:error_length AS integer)) AS error
-FROM (
+-- define: is_matching_archived
+-- for row l of the archive: whether it matches
+coalesce(
+    l.archived_at <= CAST(:moment AS timestamptz)
+    -- A popped message was delivered: it is selected by its own option only.
+    AND l.reason = 'pop' -- when popped=yes
+    AND l.reason <> 'pop' -- when popped=no
+    AND l.state = :state -- when by_state=yes
+    AND l.action_id = CAST(:action AS bigint) -- when by_action=yes
+    AND strpos(lower(l.reason), lower(:reason)) > 0 -- when by_reason=yes
+    -- when by_older=yes
+    AND l.archived_at < CAST(:moment AS timestamptz) - make_interval(secs => CAST(:older AS double precision))
+    -- end
+    -- when by_newer=yes
+    AND l.archived_at >= CAST(:moment AS timestamptz) - make_interval(secs => CAST(:newer AS double precision))
+    -- end
+    AND CAST(l.id AS text) = :id -- when by_id=yes
+    {and_as_filtered}
+    , false
+)
+
+-- define: next_archived
+-- the next :read_limit rows of the archive, numbered
+(
     SELECT
         row_number() OVER (ORDER BY a.archive_id) AS position,
         a.archive_id,
@@ -269,30 +319,166 @@ FROM (
     FROM "{schema}"."{queue}_archive" AS a
     WHERE a.archive_id > CAST(:after_id AS bigint)
     ORDER BY a.archive_id LIMIT :read_limit
-) AS l
-CROSS JOIN LATERAL (
-    SELECT
-        coalesce(
-            l.archived_at <= CAST(:moment AS timestamptz)
-            -- A popped message was delivered: it is selected by its own option only.
-            AND l.reason = 'pop' -- when popped=yes
-            AND l.reason <> 'pop' -- when popped=no
-            AND l.state = :state -- when by_state=yes
-            AND l.action_id = CAST(:action AS bigint) -- when by_action=yes
-            AND strpos(lower(l.reason), lower(:reason)) > 0 -- when by_reason=yes
-            -- when by_older=yes
-            AND l.archived_at < CAST(:moment AS timestamptz) - make_interval(secs => CAST(:older AS double precision))
-            -- end
-            -- when by_newer=yes
-            AND l.archived_at >= CAST(:moment AS timestamptz) - make_interval(secs => CAST(:newer AS double precision))
-            -- end
-            AND CAST(l.id AS text) = :id -- when by_id=yes
-            {and_as_filtered}
-            , false
-        ) AS matches
-) AS t
+)
+
+-- define: archived_payload_size
+CAST(octet_length(l.payload) AS bigint) AS payload_bytes, -- when payload=text|bytes
+CAST(NULL AS bigint) AS payload_bytes, -- when payload=json
+
+-- define: comes_back_as_it_was
+-- for row a of the archive; a ring's popped messages were in in_hand, whatever their state there
+true -- when rows=kept
+(a.state IN ('claimed', 'error') OR a.attempts > 0) -- when rows=popped
+false -- when rows=pushed
+
+-- define: id_is_free
+-- Looked up row by row: otherwise each batch makes a hash of the whole table.
+(SELECT true FROM "{schema}"."{table}" AS m WHERE m.id = a.id LIMIT 1) IS NULL -- when rows=kept|popped
+false -- when rows=pushed
+
+-- define: is_reserved
+-- for row a of the archive: whether a plan of the pipeline has it
+-- when lakes=yes
+EXISTS(
+    SELECT FROM dbq.lake_row AS r
+    INNER JOIN dbq.lake_plan AS p ON r.plan_id = p.plan_id
+    WHERE
+        p.schema_name = '{schema}' AND p.queue_name = '{queue}'
+        AND r.archive_id = a.archive_id AND r.archived_at = a.archived_at
+)
+-- end
+false -- when lakes=no
+
+-- define: is_too_long
+-- when limited=yes
+octet_length(a.payload) > CAST('{max_bytes}' AS bigint) -- when payload=text|bytes
+octet_length(CAST(a.payload AS text)) > CAST('{max_bytes}' AS bigint) -- when payload=json
+-- end
+false -- when limited=no
+
+-- define: restored_as
+-- for row a of the archive: what restore would do with it
+CASE
+    WHEN {is_reserved} THEN 'reserved'
+    WHEN {is_too_long} THEN 'too_long'
+    WHEN NOT {comes_back_as_it_was} THEN 'pushed'
+    WHEN {id_is_free} THEN 'own_id'
+    ELSE 'new_id'
+END
+
+-- name: matching_archived
+-- of the next :read_limit rows of the archive: at most :n that match, and the last row whether it matches or not
+SELECT
+    l.position AS position,
+    t.matches AS matches,
+    l.archive_id AS archive_id,
+    CAST(l.id AS text) AS id,
+    l.state AS state,
+    l.pushed_at AS pushed_at,
+    CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz)) - EXTRACT(EPOCH FROM l.archived_at) AS double precision) AS age_seconds,
+    l.due_at AS due_at, -- when role due_at
+    CAST(NULL AS timestamptz) AS due_at, -- when no role due_at
+    l.attempts AS attempts,
+    l.claimed_at AS claimed_at,
+    l.claimed_by AS claimed_by,
+    l.done_at AS done_at,
+    l.title AS title, -- when defined title
+    CAST(NULL AS text) AS title, -- when not defined title
+    {archived_payload_size}
+    left(l.error, CAST(:error_length AS integer)) AS error
+FROM {next_archived} AS l
+CROSS JOIN LATERAL (SELECT {is_matching_archived} AS matches) AS t
 WHERE t.matches OR l.position = :read_limit
 ORDER BY l.archive_id LIMIT :n;
+
+-- name: counted_archived
+-- of the next :read_limit rows of the archive, by state and what restore would do with them: how many match, bytes and ages
+-- A row for each; one with 0 where none matches. position, key: of the last row. bytes: NULL unless that of each is known.
+WITH archived AS MATERIALIZED (
+    SELECT
+        l.position,
+        l.archive_id,
+        l.state,
+        l.archived_at,
+        {archived_payload_size}
+        CASE WHEN {is_matching_archived} THEN (
+            SELECT {restored_as} FROM (SELECT l.archive_id, l.archived_at, l.id, l.state, l.attempts, l.payload) AS a
+        ) END AS label
+    FROM {next_archived} AS l
+)
+
+SELECT
+    e.position AS position,
+    CAST(NULL AS text) AS key_time,
+    CAST(e.archive_id AS text) AS key_id,
+    c.state AS state,
+    c.label AS label,
+    0 AS side,
+    coalesce(c.matching, 0) AS matching,
+    CASE WHEN c.unknown_sizes = 0 THEN c.payload_bytes END AS payload_bytes,
+    CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz)) - EXTRACT(EPOCH FROM c.oldest) AS double precision) AS oldest_seconds,
+    CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz)) - EXTRACT(EPOCH FROM c.newest) AS double precision) AS newest_seconds
+FROM (SELECT l.position, l.archive_id FROM archived AS l ORDER BY l.position DESC LIMIT 1) AS e
+LEFT JOIN (
+    SELECT
+        l.state,
+        l.label,
+        count(*) AS matching,
+        count(*) FILTER (WHERE l.payload_bytes IS NULL) AS unknown_sizes,
+        CAST(coalesce(sum(l.payload_bytes), 0) AS bigint) AS payload_bytes,
+        min(l.archived_at) AS oldest,
+        max(l.archived_at) AS newest
+    FROM archived AS l
+    WHERE l.label IS NOT NULL
+    GROUP BY l.state, l.label
+) AS c ON true
+ORDER BY c.state, c.label;
+
+-- name: chosen_archived
+-- one row, if there are any: of the next :read_limit rows of the archive, the first :n that match, as an array for `lock_archived`
+-- position, key: of the last row considered, the :n-th of them or the last of all.
+WITH archived AS MATERIALIZED (
+    SELECT
+        l.position,
+        l.archive_id,
+        {is_matching_archived} AS matches
+    FROM {next_archived} AS l
+),
+
+first AS MATERIALIZED (
+    SELECT
+        l.position,
+        l.archive_id
+    FROM archived AS l
+    WHERE l.matches
+    ORDER BY l.position LIMIT :n
+)
+
+SELECT
+    e.position AS position,
+    CAST(NULL AS text) AS key_time,
+    CAST(e.archive_id AS text) AS key_id,
+    CAST(NULL AS text) AS label,
+    0 AS side,
+    c.matching AS matching,
+    c.keys AS keys,
+    CAST(NULL AS text) AS marks,
+    CAST(NULL AS text) AS due
+FROM (
+    SELECT
+        count(*) AS matching,
+        max(r.position) AS last,
+        CAST(array_agg(r.archive_id ORDER BY r.position) AS text) AS keys
+    FROM first AS r
+) AS c
+CROSS JOIN LATERAL (
+    SELECT
+        l.position,
+        l.archive_id
+    FROM archived AS l
+    WHERE c.matching < :n OR l.position = c.last
+    ORDER BY l.position DESC LIMIT 1
+) AS e;
 
 -- name: last_purge
 -- one row: of the :read_limit archived rows before a number: how many there are, the lowest, and the last purge among them
@@ -319,31 +505,38 @@ SELECT p.state AS state FROM dbq.lake_plan AS p
 WHERE p.schema_name = '{schema}' AND p.queue_name = '{queue}'
 FOR SHARE;
 
--- name: lock_archived
--- a row for each chosen row of the archive that exists and nobody holds (lock=yes: locked now)
+-- name: labelled_archived
+-- a row for each chosen row of the archive that exists: what restore would do with it
 SELECT
     a.archive_id AS archive_id,
-    -- when lakes=yes
-    EXISTS(
-        SELECT FROM dbq.lake_row AS r
-        INNER JOIN dbq.lake_plan AS p ON r.plan_id = p.plan_id
-        WHERE
-            p.schema_name = '{schema}' AND p.queue_name = '{queue}'
-            AND r.archive_id = a.archive_id AND r.archived_at = a.archived_at
-    ) AS reserved,
-    -- end
-    false AS reserved, -- when lakes=no
-    -- when limited=yes
-    octet_length(a.payload) > CAST('{max_bytes}' AS bigint) AS too_long, -- when payload=text|bytes
-    octet_length(CAST(a.payload AS text)) > CAST('{max_bytes}' AS bigint) AS too_long, -- when payload=json
-    -- end
-    false AS too_long, -- when limited=no
-    NOT EXISTS (SELECT FROM "{schema}"."{table}" AS m WHERE m.id = a.id) AS id_is_free -- when rows=kept
-    false AS id_is_free -- when rows=pushed
+    {restored_as} AS label
 FROM "{schema}"."{queue}_archive" AS a
-WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
-ORDER BY a.archive_id
-FOR UPDATE OF a SKIP LOCKED; -- when lock=yes
+WHERE a.archive_id = ANY(CAST(:keys AS bigint[]));
+
+-- name: lock_archived
+-- one row: how many of the chosen rows of the archive exist and nobody holds, and what restore does with them; locked now
+-- kept_keys, pushed_keys: of those that come back as they were, and of those that are pushed again.
+WITH held AS MATERIALIZED (
+    SELECT
+        a.archive_id,
+        {is_reserved} AS reserved,
+        {is_too_long} AS too_long,
+        {comes_back_as_it_was} AS kept
+    FROM "{schema}"."{queue}_archive" AS a
+    WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
+    ORDER BY a.archive_id
+    FOR UPDATE OF a SKIP LOCKED
+)
+
+SELECT
+    count(*) AS locked,
+    count(*) FILTER (WHERE h.reserved) AS reserved,
+    count(*) FILTER (WHERE NOT h.reserved AND h.too_long) AS too_long,
+    count(*) FILTER (WHERE NOT h.reserved AND NOT h.too_long AND h.kept) AS kept,
+    CAST(coalesce(array_agg(h.archive_id) FILTER (WHERE NOT h.reserved AND NOT h.too_long AND h.kept), '{}') AS text) AS kept_keys,
+    count(*) FILTER (WHERE NOT h.reserved AND NOT h.too_long AND NOT h.kept) AS pushed,
+    CAST(coalesce(array_agg(h.archive_id) FILTER (WHERE NOT h.reserved AND NOT h.too_long AND NOT h.kept), '{}') AS text) AS pushed_keys
+FROM held AS h;
 
 -- name: restore_rows
 -- one row: how many rows left the archive, and how many messages are back in the queue, in their former state
@@ -497,7 +690,7 @@ WITH chosen AS MATERIALIZED (
         CAST({joined_payload} AS "{target_payload_type}") AS payload
     FROM unnest(CAST(:locations AS text[])) WITH ORDINALITY AS p (location, position)
     INNER JOIN "{schema}"."{table}" AS m
-        ON CAST(substring(p.location FROM '[(].*') AS tid) = m.ctid AND p.location = concat(m.tableoid, m.ctid)
+        ON CAST(substring(p.location FROM '[(].*') AS tid) = m.ctid AND p.location = {location}
     {payload_join} -- when defined payload_join
 ),
 
@@ -526,14 +719,14 @@ pushed AS MATERIALIZED (
 data_gone AS (
     DELETE FROM {beside} AS d USING "{schema}"."{table}" AS m
     WHERE d.id = m.id AND m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM pushed AS p))
-    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.location FROM pushed AS p))
+    AND {location} = ANY(ARRAY(SELECT p.location FROM pushed AS p))
 ),
 
 -- end
 gone AS (
     DELETE FROM "{schema}"."{table}" AS m
     WHERE m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM pushed AS p))
-    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.location FROM pushed AS p))
+    AND {location} = ANY(ARRAY(SELECT p.location FROM pushed AS p))
     RETURNING 1 AS one
 )
 

@@ -618,19 +618,52 @@ ORDER BY l.key_time, l.key_id -- when sorted=time_up
 ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 LIMIT :n
 
+-- define: chosen_key
+-- for row l: what `lock_chosen` finds it by
+l.id
+
+-- define: due_in_key
+-- for row l: its due time, where the key begins with that
+CAST(NULL AS text)
+
+-- define: claimant
+-- for row l: whose claims a verb leaves alone or takes together
+l.claimed_by -- when grouped=by_claimant
+CAST(NULL AS text) -- when not grouped=by_claimant
+
+-- define: side
+-- for row l, judged: on which side of a limit it is: -1 below, 1 above, 0 at it; null: not known
+-- when grouped=by_claimant
+-- Claimed for less than :stuck_after seconds, or longer.
+CASE
+    WHEN {seconds_in_state} NOT BETWEEN 0 - CAST(:ahead AS double precision) AND 1e18 THEN CAST(NULL AS integer)
+    WHEN {seconds_in_state} < CAST(:stuck_after AS double precision) THEN -1
+    WHEN {seconds_in_state} IS NOT NULL THEN 1
+END
+-- end
+-- when grouped=by_due
+CASE WHEN l.due_at < CAST(:due_time AS timestamptz) THEN -1 WHEN l.due_at > CAST(:due_time AS timestamptz) THEN 1 WHEN l.due_at IS NOT NULL THEN 0 END
+-- end
+0 -- when grouped=no
+
 -- name: counted
--- of the chunk: its last row, with how many rows match the filters and have the filters' state, their bytes and ages
--- bytes: NULL unless that of each is known. ages: without those of the future, which are not known.
+-- of the chunk, by claimant and side: how many rows match the filters and have the filters' state, their bytes and ages
+-- A row for each; one with 0 where none matches. position, key: of the chunk's last row. bytes: NULL unless that of each is
+-- known. ages: without those of the future, which are not known. bounded=yes: of the first :n of them.
 SELECT
     e.position AS position,
     e.key_time AS key_time,
     e.key_id AS key_id,
-    c.matching AS matching,
+    CAST(:state AS text) AS state,
+    c.label AS label,
+    c.side AS side,
+    coalesce(c.matching, 0) AS matching,
     CASE WHEN c.unknown_sizes = 0 THEN c.payload_bytes END AS payload_bytes,
-    CAST(EXTRACT(EPOCH FROM c.now) - EXTRACT(EPOCH FROM c.oldest) AS double precision) AS oldest_seconds,
-    CAST(EXTRACT(EPOCH FROM c.now) - EXTRACT(EPOCH FROM c.newest) AS double precision) AS newest_seconds
+    CAST(EXTRACT(EPOCH FROM e.now) - EXTRACT(EPOCH FROM c.oldest) AS double precision) AS oldest_seconds,
+    CAST(EXTRACT(EPOCH FROM e.now) - EXTRACT(EPOCH FROM c.newest) AS double precision) AS newest_seconds
 FROM (
     SELECT
+        coalesce(CAST(:moment AS timestamptz), statement_timestamp()) AS now,
         l.position AS position,
         {key_time_text} AS key_time,
         CAST(l.key_id AS text) AS key_id
@@ -638,9 +671,10 @@ FROM (
     ORDER BY l.position DESC
     LIMIT 1
 ) AS e
-CROSS JOIN (
+LEFT JOIN (
     SELECT
-        coalesce(CAST(:moment AS timestamptz), statement_timestamp()) AS now,
+        r.label AS label,
+        r.side AS side,
         count(*) AS matching,
         count(*) FILTER (WHERE r.payload_bytes IS NULL) AS unknown_sizes,
         CAST(coalesce(sum(r.payload_bytes), 0) AS bigint) AS payload_bytes,
@@ -649,12 +683,52 @@ CROSS JOIN (
     FROM (
         SELECT
             {payload_size}
+            {claimant} AS label,
+            {side} AS side,
             s.since AS since,
             coalesce(CAST(:moment AS timestamptz), statement_timestamp()) + make_interval(secs => CAST(:ahead AS double precision)) AS latest
         {judged}
         WHERE t.matches AND l.state = :state
+        -- when bounded=yes
+        ORDER BY l.position
+        LIMIT :n
+        -- end
     ) AS r
-) AS c
+    GROUP BY r.label, r.side
+) AS c ON true
+
+-- name: chosen
+-- the first :n rows of the chunk that match and have the filters' state, by claimant and side, as arrays for `lock_chosen`
+-- A row for each, also for rows that do not match, with 0 and nulls. position, key: of its last row that was considered.
+SELECT
+    max(r.position) AS position,
+    CAST((array_agg(r.key_time ORDER BY r.position DESC))[1] AS text) AS key_time,
+    CAST((array_agg(r.key_id ORDER BY r.position DESC))[1] AS text) AS key_id,
+    r.label AS label,
+    r.side AS side,
+    count(*) FILTER (WHERE r.matches) AS matching,
+    CAST(array_agg(r.key ORDER BY r.position DESC) FILTER (WHERE r.matches) AS text) AS keys,
+    CAST(array_agg(r.mark ORDER BY r.position DESC) FILTER (WHERE r.matches) AS text) AS marks,
+    CAST(array_agg(r.due ORDER BY r.position DESC) FILTER (WHERE r.matches) AS text) AS due
+FROM (
+    SELECT
+        l.position AS position,
+        l.key_time AS key_time, -- when sorted=time_up|time_down
+        CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
+        l.key_id AS key_id,
+        {chosen_key} AS key,
+        concat(l.id, ' ', l.attempts) AS mark,
+        {due_in_key} AS due,
+        {claimant} AS label,
+        {side} AS side,
+        t.matches AND l.state = :state AS matches
+        -- when bounded=yes
+        , count(*) FILTER (WHERE t.matches AND l.state = :state) OVER (ORDER BY l.position) AS until_here
+        -- end
+    {judged}
+) AS r
+WHERE r.until_here <= :n -- when bounded=yes
+GROUP BY r.label, r.side
 
 -- name: error_texts
 -- of the chunk, unordered: the beginning of each error's text, its time and its attempts

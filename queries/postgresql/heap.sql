@@ -20,6 +20,9 @@ true
 FROM "{schema}"."{table}" AS m
 WHERE m.ctid = ANY(CAST(:keys AS tid[]))
 
+-- define: chosen_key
+CAST(l.key_id AS text)
+
 -- name: tables
 -- script: the queue's table
 CREATE TABLE "{schema}"."{queue}" (

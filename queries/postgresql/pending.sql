@@ -42,13 +42,23 @@ m."{due_at}", m."{id}"
 -- define: due_when_popped
 least(a.due_at, timestamptz '9999-01-01 00:00+00')
 
+-- define: due_in_key
+CAST(l.key_time AS text)
+
 -- define: chosen_rows
 -- The key begins with the due time: finding a message by its id alone is a scan.
 FROM unnest(CAST(:due AS "{due_schema}"."{due_type}"[]), CAST(:keys AS "{key_schema}"."{key_type}"[])) AS chosen (due, id)
-INNER JOIN "{schema}"."{table}" AS m
-    ON chosen.due = m."{due_at}"
-    AND chosen.id = m."{id}" -- when own_operators=no
-    AND chosen.id OPERATOR("{key_operators}".=) m."{id}" -- when own_operators=yes
+CROSS JOIN LATERAL (
+    SELECT
+        o.ctid,
+        o.tableoid,
+        o.*
+    FROM "{schema}"."{table}" AS o
+    WHERE chosen.due = o."{due_at}"
+    AND chosen.id = o."{id}" -- when own_operators=no
+    AND chosen.id OPERATOR("{key_operators}".=) o."{id}" -- when own_operators=yes
+    OFFSET 0 -- looked up row by row, and in no other way
+) AS m
 WHERE true
 
 -- define: push_with

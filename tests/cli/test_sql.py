@@ -55,7 +55,10 @@ ACTING = {
     "status": ((), {"estimate", "claims"}),
     "messages": ((), set[str]()),
     # Errors are counted, and read only if there are any.
-    "purge": (("--yes",), {"messages+common.chunk+common.matching of error"}),
+    "purge": (
+        ("--yes",),
+        {f"messages+common.chunk+common.{last} of error" for last in ("matching", "chosen")},
+    ),
     "restore": (("--yes",), {"restore_rows"}),
 }
 """Verb -> its words, and the statements that it sends only if needed."""
@@ -95,7 +98,7 @@ def test_errors_and_requeue_send_what_is_printed_and_release_ends_with_its_updat
             t for t, label in found.items() if label.partition(".")[2] not in NOT_PRINTED
         } <= printed
     names = [one["name"] for one in shown(console, "release", name)]
-    assert names[-3:] == ["actions.live_sessions", "actions.lock_rows", "actions.make_ready"]
+    assert names[-2:] == ["actions.lock_chosen", "actions.make_ready"]
 
 
 NOT_PRINTED = {"server_time", "target_state", "archive_end", "archived_after"}
@@ -114,8 +117,8 @@ def test_printed_statements_can_be_run_unchanged(console: Console, install: Inst
 
 def test_bound_parameters_have_their_names_and_types(console: Console, install: Install) -> None:
     name = install("pending")
-    (lock,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_rows"]
-    assert lock["returns"].startswith("a row for each chosen row")
+    (lock,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_chosen"]
+    assert lock["returns"].startswith("one row: how many of the chosen rows")
     of = '"pg_catalog"."timestamptz"[]'
     assert {"name": "due", "type": of, "value": None} in lock["parameters"]
     assert f"-- binds :due {of}\n" in console.done("sql", "purge", name).text

@@ -6,7 +6,7 @@ import re
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
@@ -37,6 +37,7 @@ from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
+from console.actions.rows import SelectionCriteria
 from console.actions.selected import SelectedError
 from console.catalog import decisions
 from console.designs import DESIGNS, Flow, Order, designs_on
@@ -47,7 +48,7 @@ from console.features.presets.designs import LIBRARIES
 from console.figures import COUNTED
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.errors import error_groups
-from console.monitor.filters import parse
+from console.monitor.filters import NOTHING, parse
 from console.monitor.memory import Memory
 from console.monitor.messages import read_page
 from console.monitor.overdue import overdue
@@ -192,6 +193,8 @@ def act(client: Client) -> None:
     queue = client.queue
     source = source_of(client)
     client.push_many(client.payloads(*range(3)))
+    if not queue.design.waits_itself:
+        read_what_is_chosen(client, Purge(source))
     run(client, Purge(source))
     run(client, Restore(source))
     if queue.finishes:
@@ -219,6 +222,20 @@ def act(client: Client) -> None:
         client.push(client.payload(9))
         run(client, Reschedule(source, at=datetime(2020, 1, 1, tzinfo=UTC)))
     run(client, Purge(source, permanently=True))
+
+
+def read_what_is_chosen(client: Client, action: MessageAction) -> None:
+    """As a batch does after an error of one of its rows."""
+    moment = datetime.now(UTC) + timedelta(minutes=1)
+    with client.database.session("choose") as session:
+        criteria = SelectionCriteria(client.database, session, NOTHING, action.states, moment)
+        chosen = action.select(criteria).choose(10, action.grouping, action.group_limit)
+        assert chosen is not None
+        with session.transaction("read what was chosen") as connection:
+            read = chosen.read(connection)
+        expected = action.select(criteria).next(10)
+    seen, wanted = ({(m.id, m.attempts, m.number) for m in some} for some in (read, expected))
+    assert (len(read), seen) == (3, wanted)
 
 
 def make_decisions(client: Client) -> None:

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,12 +14,11 @@ from console.actions import execute, message_action
 from console.actions.execute import Batching
 from console.actions.push import PushExtras, push_many_with
 from console.actions.reschedule import THE_SAME, Reschedule
-from console.actions.rows import CHANGED
+from console.actions.rows import CHANGED, Batch
 from console.catalog.audit import Ledger, Outcome
 from console.designs import DESIGNS, Order
 from console.errors import UsageError
 from console.monitor.filters import parse
-from console.monitor.message import Message
 from console.plan import Result
 from tests.contract.client import Client, call
 from tests.contract.conftest import Use
@@ -191,9 +189,7 @@ def test_messages_changed_since_their_selection_are_skipped(use: Use) -> None:
     class Late(Reschedule):
         """Another operator acts between selection and execution."""
 
-        def apply(
-            self, connection: Connection, chosen: Sequence[Message], action_id: int
-        ) -> Ledger:
+        def apply(self, connection: Connection, chosen: Batch, action_id: int) -> Ledger:
             assert rescheduled(client, other, "limit=2").ledger.out == 2
             return super().apply(connection, chosen, action_id)
 

@@ -49,7 +49,16 @@ _ADOPTED = {"status", "claims", "estimate"}
 """Statements that are also run on adopted tables."""
 _STEPS = {
     *("messages", "in_hand_messages", "parked_messages"),
-    *("chunk", "matching", "counted", "error_texts", "retried", "claimed", "contradictions"),
+    *(
+        "chunk",
+        "matching",
+        "counted",
+        "chosen",
+        "error_texts",
+        "retried",
+        "claimed",
+        "contradictions",
+    ),
     *("held", "codes", "left", "left_codes"),
 }
 """Statements that are sent as parts of another one only."""

@@ -8,12 +8,21 @@ from datetime import UTC, datetime
 from console import sql
 from console.actions.rows import Storage, scope
 from console.catalog import Kind, Queue
-from console.designs import DESIGNS, Flow, presets
+from console.designs import DESIGNS, Flow, Order, presets
 from console.engines import Product
 from console.features.presets.discovery import LibraryTable, queue_of
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, NOTHING, Filters, parse
 from console.monitor.scan_query import KeyType, MessageSource, query, scope_of
-from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scans_by_id, scans_of
+from console.monitor.scans import (
+    EVERYTHING,
+    By,
+    Grouping,
+    Scan,
+    ScanKey,
+    ScanRequest,
+    scans_by_id,
+    scans_of,
+)
 from console.sql import templates
 
 BIND = re.compile(r"(?<![:\w\\]):(\w+)")
@@ -24,6 +33,7 @@ MORE = {
     "version": "1",
     "installed_from": "me@here",
     "pushes": "no",
+    "default": "DEFAULT 0",
     **dict.fromkeys(("relation", "index", "session", "function", "role", "member"), "name"),
     **dict.fromkeys(("constraint", "column", "second"), "name"),
     **dict.fromkeys(("relation_schema", "id_column", "database", "secret"), "name"),
@@ -138,14 +148,28 @@ def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterato
                 where = (
                     f"{queue.design.name} {dict(queue.options)} {source.payload} {request} {last}"
                 )
-                yield where, query(source, request, last).text.replace("\\:", ":")
+                wanted = for_statement(request, queue, last)
+                yield where, query(source, wanted, last).text.replace("\\:", ":")
+
+
+def for_statement(request: ScanRequest, queue: Queue, last: str) -> ScanRequest:
+    """As verbs count or choose such messages: those that leave some alone, those with a limit."""
+    if last not in {"counted", "chosen"}:
+        return request
+    grouping = Grouping.BY_CLAIMANT if request.scan.state == "claimed" else Grouping.NO
+    if queue.design.order is Order.DUE:
+        grouping = Grouping.BY_DUE
+    bounded = request.filters.narrowing == (last == "chosen")
+    n = request.n if bounded else EVERYTHING
+    return replace(request, grouping=grouping, sizes=last == "counted", n=n)
 
 
 def _other_results(request: ScanRequest) -> list[str]:
     """The other results that scans of some states are used for."""
     others = ["error_texts"] if request.scan.state == "error" else []
     others += ["retried"] if request.scan.state in {"ready", "claimed", "error"} else []
-    return others + (["counted"] if request.payload_length is None and not request.exactly else [])
+    for_plans = request.payload_length is None and not request.exactly
+    return others + (["counted", "chosen"] if for_plans else [])
 
 
 # -- actions on messages
@@ -153,7 +177,7 @@ def _other_results(request: ScanRequest) -> list[str]:
 CONDITIONS: dict[str, tuple[str, ...]] = {
     "storage": ("table", "slots", "in_hand"),
     "ids": ("kept", "new"),
-    "rows": ("kept", "pushed"),
+    "rows": ("kept", "popped", "pushed"),
     "target_payload": ("text", "json", "bytes"),
     **dict.fromkeys(("titles", "to_back", "lock", "lakes"), ("yes", "no")),
     **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
@@ -184,7 +208,7 @@ def action_statements(product: Product, queue: Queue) -> Iterator[tuple[sql.Stat
     for source in sources(product, queue):
         for name, within in _scopes(source):
             yield sql.statement(product.name, f"{queue.design.name}.{name}"), within
-    for name in ("server_time", "live_sessions"):
+    for name in ("server_time", "live_sessions", "unpack_chosen"):
         yield sql.statement(product.name, f"actions.{name}"), sql.Scope()
 
 
@@ -195,6 +219,8 @@ def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     for storage in storages(queue) if "id" in queue.roles else ():
         for lock, hashed in (("yes", "no"), ("yes", "yes"), ("no", "no")):
             yield "lock_rows", scope(source, storage, lock=lock, hashed=hashed)
+        if installed and not queue.design.waits_itself:
+            yield "lock_chosen", scope(source, storage, lock="yes")
         yield "delete_rows", scope(source, storage)
         if "due_at" in queue.roles and not queue.design.library:
             yield "due_before", scope(source, storage)
@@ -225,10 +251,10 @@ def _archive_statements(source: MessageSource) -> Iterator[tuple[str, sql.Scope]
     in_hand = queue.options.get("in_hand") == "on"
     kept = queue.design.keeps_row or in_hand
     storage = Storage.IN_HAND if in_hand else Storage.TABLE
-    for lock in ("no", "yes"):
-        rows = "kept" if kept else "pushed"
-        for lakes in ("no", "yes"):
-            yield "lock_archived", scope(source, storage, lock=lock, rows=rows, lakes=lakes)
+    rows = "kept" if queue.design.keeps_row else "popped" if in_hand else "pushed"
+    for lakes in ("no", "yes"):
+        for name in ("lock_archived", "labelled_archived"):
+            yield name, scope(source, storage, rows=rows, lakes=lakes)
     yield "lock_lake_plan", scope(source, Storage.TABLE)
     if kept:
         for ids in ("kept", "new"):
@@ -247,8 +273,14 @@ def _archive_statements(source: MessageSource) -> Iterator[tuple[str, sql.Scope]
             moment=_CUTOFF,
         )
         flags = dict.fromkeys(("by_state", "by_action", "by_reason", "popped"), narrow)
-        plain = scope_of(source, request)
-        yield "matching_archived", replace(plain, options={**plain.options, **flags})
+        plain, restoring = (
+            scope_of(source, request),
+            scope(source, storage, rows=rows, lakes=narrow),
+        )
+        options = {**plain.options, **restoring.options, **flags}
+        within = sql.Scope({**plain.values, **restoring.values}, options, plain.roles)
+        for name in ("matching_archived", "counted_archived", "chosen_archived"):
+            yield name, within
 
 
 # -- the pipeline
@@ -283,6 +315,8 @@ CONDITIONS_OF_SCANS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("body", "with_payload"), ("yes", "no")),
     **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
     "hashed": ("yes", "no"),
+    "bounded": ("yes", "no"),
+    "grouped": tuple(grouping.value for grouping in Grouping if grouping is not Grouping.BY_LABEL),
     "own_operators": ("yes", "no"),
     **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),
     **dict.fromkeys((f"by_payload_{n + 1}" for n in range(MOST_PAYLOAD_FILTERS)), ("yes", "no")),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from console.actions import MOST_BATCH, execute
 from console.actions.execute import CANARY, Batching
-from console.actions.message_action import _Count
+from console.actions.message_action import MessageAction, _Count
 from console.actions.selected import SelectedMessages
 from console.catalog import installed_queue
 from console.catalog.audit import ImbalanceError, Ledger
@@ -113,7 +113,9 @@ def test_a_plan_counts_exactly_what_would_be_done(
     matching: int, excluded_every: int, limit: int | None, keep: int | None, at_once: int
 ) -> None:
     messages = [numbered_message(number) for number in range(matching)]
-    counted = _Count(Filters(limit=limit, keep_newest=keep))
+    of_no_queue: Any = None
+    action = MessageAction(of_no_queue)
+    counted = _Count(Filters(limit=limit, keep_newest=keep), ("error",), action)
     at = 0
     while (most := counted.examine_next) and (chosen := messages[at : at + min(most, at_once)]):
         counted.add(chosen, {"why": [m for m in chosen if int(m.id or 0) % excluded_every == 0]})

@@ -1,6 +1,7 @@
 """The SQL that reads a queue's messages: for every scan, without a server."""
 
 import re
+from itertools import product as product_of
 
 import pytest
 
@@ -9,7 +10,7 @@ from console.catalog import Queue
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import scope_of
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.tools.statements import BIND, adopted, scan_requests, sources, texts
+from tests.tools.statements import BIND, adopted, for_statement, scan_requests, sources, texts
 from tests.tools.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 BOUND = {
@@ -31,8 +32,9 @@ def test_every_condition_is_known_and_takes_each_of_its_values(engine: str) -> N
     for queue in (*installed, *adopted(product)):
         for source in sources(product, queue):
             own = queue.scope(product).options
-            for request in scan_requests(source):
-                options = scope_of(source, request).options
+            lasts = ("matching", "counted", "chosen")
+            for request, last in product_of(scan_requests(source), lasts):
+                options = scope_of(source, for_statement(request, queue, last)).options
                 given = {
                     name: options[name] for name in options.keys() - (own.keys() - {"payload"})
                 }

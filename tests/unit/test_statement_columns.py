@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from console import sql
+from console.actions.rows import ChosenRow
 from console.catalog import Queue
 from console.designs import DESIGNS, designs_on
 from console.doctor import broker, claims, messages, sessions
@@ -136,7 +137,7 @@ def test_statements_only_on_sql_server_fill_their_row_types() -> None:
 
 
 SCANNED = {"claimed": claims.ClaimedRow, "contradictions": claims.ContradictionRow}
-SCANNED |= {"retried": messages.AttemptsRow, "counted": CountedRow}
+SCANNED |= {"retried": messages.AttemptsRow, "counted": CountedRow, "chosen": ChosenRow}
 
 
 def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
@@ -147,7 +148,7 @@ def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
     for scan in (*claims.scans(queue), Scan("any", By.ID)):
         names = {"retried"} if scan.state in {"ready", "claimed", "error"} else set()
         names |= {"claimed"} if scan.state == "claimed" else set()
-        names |= {"counted"} if scan.state else set()
+        names |= {"counted", "chosen"} if scan.state else set()
         if queue.design.name in {"status", "split"} or scan.state == "error":
             names |= {"contradictions"} if scan.state != "ready" and not scan.in_hand else set()
         for after in (None, ScanKey(scan.name, "2026-01-01T00:00:00", "1", scan.dated)):

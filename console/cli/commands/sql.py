@@ -40,7 +40,7 @@ from console.monitor import latency
 from console.monitor.filters import NOTHING
 from console.monitor.message import MessageQuery
 from console.monitor.scan_query import MessageSource, query, values_of
-from console.monitor.scans import Scan, ScanRequest, scans_of
+from console.monitor.scans import By, Scan, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH
 from console.verbs.command import Command
 from console.verbs.parameters import SUBSCRIBER, argument
@@ -174,15 +174,26 @@ def _all_scanned(
     source: MessageSource,
     scans: Sequence[Scan],
     request_for: Callable[[Scan], ScanRequest],
-    *lasts: str,
+    last: str,
 ) -> Iterator[Shown]:
     yield from _gate(source)
     if any(scan.chunks for scan in scans):
         yield from _one(source, "extent")
+    yield from _scanned_each(source, scans, request_for, last)
+
+
+def _scanned_each(
+    source: MessageSource,
+    scans: Sequence[Scan],
+    request_for: Callable[[Scan], ScanRequest],
+    last: str,
+) -> Iterator[Shown]:
     for scan in scans:
         chunk = (0, 0) if scan.chunks else None
-        for last in lasts:
-            yield _scanned(source, replace(request_for(scan), chunk=chunk), last)
+        request = replace(request_for(scan), chunk=chunk, sizes=last != "chosen")
+        if last == "chosen" and scan.by is By.LOCATION:  # a page has more rows than are wanted
+            request = replace(request, n=1)
+        yield _scanned(source, request, last)
 
 
 def _messages(source: MessageSource) -> Iterator[Shown]:
@@ -225,13 +236,21 @@ def _moved(
         scans = [w for w in scans_of(source.queue) if w.state in action.states or not w.state]
         # The cut-off is bound, so it does not appear in the text.
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
-        counted = ("counted",) if action.takes_all else ()
-        yield from _all_scanned(source, scans, wanted.scan_request, "matching", *counted)
+        yield from _all_scanned(source, scans, wanted.scan_request, "matching")
+        grouped = replace(wanted, grouping=action.grouping).scan_request
+        ours = source.queue.kind is Kind.INSTALLED and not source.queue.design.waits_itself
+        chosen = action.by_group and ours
+        if action.by_group:
+            yield from _scanned_each(source, scans, grouped, "counted")
+        if chosen:
+            yield from _scanned_each(source, scans, grouped, "chosen")
         for name in action.also_reads:
             yield from _one(source, name)
+        if ours and sql.has(source.product, "actions.seek_rows"):
+            yield from _one(source, "seek_rows")
         for storage in _storages(source.queue, action.states):
             hold = scope(source, storage, lock="yes", hashed="no")
-            yield from _one(source, "lock_rows", hold)
+            yield from _one(source, "lock_chosen" if chosen else "lock_rows", hold)
             acting = scope(source, storage, to_back="no", verb=action.verb)
             adopted = source.queue.kind is Kind.ADOPTED
             yield from _one(source, "as_owner") if adopted else ()
@@ -251,27 +270,24 @@ def _storages(queue: Queue, states: Sequence[str]) -> list[Storage]:
 def _restore(source: MessageSource) -> Iterator[Shown]:
     queue = source.queue
     Restore(source)  # UsageError, RefusedError
-    plain = scope(source, Storage.TABLE)
+    in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
+    storage = Storage.IN_HAND if in_hand else Storage.TABLE
+    rows = "kept" if queue.design.keeps_row else "popped" if in_hand else "pushed"
+    plain = scope(source, storage, rows=rows, lakes="yes")
     chosen = dict.fromkeys(("by_state", "by_reason", "popped", "by_older", "by_newer"), "no")
     chosen |= dict.fromkeys(("by_id", "by_error", "by_claimed_by", "by_payload"), "no")
     by_action = sql.Scope(
         plain.values, {**plain.options, **chosen, "by_action": "yes"}, plain.roles
     )
     yield from _one(source, "last_purge")
-    yield from _one(source, "matching_archived", by_action)
-    in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
-    storage = Storage.IN_HAND if in_hand else Storage.TABLE
-    kept = queue.design.keeps_row or in_hand
+    for name in ("matching_archived", "counted_archived", "labelled_archived", "chosen_archived"):
+        yield from _one(source, name, by_action)
     yield from _gate(source)
-    state = "kept" if kept else "pushed"
-    yield from _one(
-        source, "lock_archived", scope(source, storage, lock="no", rows=state, lakes="yes")
-    )
-    yield from _one(source, "lock_lake_plan", plain)  # in each batch
-    yield from _one(
-        source, "lock_archived", scope(source, storage, lock="yes", rows=state, lakes="yes")
-    )
-    for ids in ("kept", "new") if kept else ():
+    if sql.has(source.product, "actions.seek_rows"):  # in each batch
+        yield from _one(source, "seek_rows")
+    yield from _one(source, "lock_lake_plan", plain)
+    yield from _one(source, "lock_archived", plain)
+    for ids in ("kept", "new") if queue.design.keeps_row or in_hand else ():
         yield from _one(source, "restore_rows", scope(source, storage, ids=ids))
     if not queue.design.keeps_row:
         yield from _one(source, "restore_by_push", plain)

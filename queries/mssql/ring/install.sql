@@ -173,6 +173,9 @@ CAST(m.slot AS nvarchar(450))
 -- define: slot
 m.[{slot}]
 
+-- define: chosen_key
+COALESCE(CAST(l.number AS nvarchar(450)), l.id)
+
 -- define: chosen_rows
 -- when storage=slots
 FROM [{schema}].[{queue}_config] AS s WITH (REPEATABLEREAD, ROWLOCK)

@@ -130,6 +130,9 @@ m."{slot}"
 m.message_id -- when storage=slots
 m.id -- when storage=in_hand
 
+-- define: chosen_key
+coalesce(CAST(l.number AS text), l.id)
+
 -- define: chosen_rows
 -- when storage=slots
 -- when subscribed=yes
@@ -158,7 +161,15 @@ WHERE m.reference_count > 0 AND held.owed = (
 -- else
 FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
-INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
+CROSS JOIN LATERAL (
+    SELECT
+        r.ctid,
+        r.tableoid,
+        r.*
+    FROM "{schema}"."{queue}" AS r
+    WHERE r.slot = chosen.number % c.size AND r.message_id = chosen.number
+    OFFSET 0 -- looked up slot by slot, and in no other way
+) AS m
 WHERE m.reference_count > 0
 -- end
 AND {has_content} -- when content=apart
