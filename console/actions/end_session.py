@@ -22,6 +22,7 @@ from console.formats import duration
 from console.monitor.activity import (
     Activity,
     Lock,
+    Objects,
     Session,
     SessionKey,
     find_objects,
@@ -119,7 +120,13 @@ def sessions_holding(
 ) -> list[Session]:
     """Sessions that have held rows of the queue for at least so long; oldest transaction first."""
     objects = find_objects(database, [queue])
-    activity = sample_activity(database, objects)
+    return holding(sample_activity(database, objects), objects, queue, older_than_seconds)
+
+
+def holding(
+    activity: Activity, objects: Objects, queue: Queue, older_than_seconds: float
+) -> list[Session]:
+    """The same, of sessions that were sampled before."""
     return [
         session
         for session in activity.relevant_sessions

@@ -36,6 +36,17 @@ class ShippedColumn:
     def statement(self) -> str:
         return f"ALTER TABLE {self.quoted_table} ADD {self.name} {self.definition}"
 
+    @property
+    def default(self) -> str:
+        """Its clause of the definition, on SQL Server with the constraint's name; or empty."""
+        match = _DEFAULT.search(self.definition)
+        return match[0] if match else ""
+
+    def has_default(self, installed: str) -> bool:
+        """Whether a default, as a server writes it, is the shipped one."""
+        match = _DEFAULT.search(self.definition)
+        return _plain(installed) == (_plain(match["value"]) if match else "")
+
 
 _IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\]|\w+)'
 _FUNCTION = re.compile(
@@ -57,6 +68,10 @@ _TABLE = re.compile(
 _SEQUENCE = re.compile(rf"CREATE SEQUENCE (?:IF NOT EXISTS )?{_IDENT}\.(?P<name>{_IDENT})")
 _COLUMN = re.compile(r"^\s*(?P<name>[a-z]\w*) (?P<definition>.+?),?\s*$")
 _NO_COLUMN = re.compile(r"\s*(?:CONSTRAINT|PRIMARY|UNIQUE|CHECK|INDEX|WITH|FOREIGN)\b")
+_DEFAULT = re.compile(
+    rf"(?:\bCONSTRAINT {_IDENT} )?(?<!\bBY )\bDEFAULT (?P<value>N?'(?:[^']|'')*'|\w+(?:\(\))?)"
+)
+_CAST = re.compile(r"::[a-z ]+$")
 _INDEX = re.compile(
     rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON (?P<table>{_IDENT}\.{_IDENT}) .*?;",
     re.MULTILINE | re.DOTALL,
@@ -194,6 +209,15 @@ def unquoted(name: str) -> str:
         close = '"' if name[0] == '"' else "]"
         return name[1:-1].replace(close * 2, close)
     return name
+
+
+def _plain(default: str) -> str:
+    """Without what servers add: parentheses, a cast, capitals; of a text without its N."""
+    text = default
+    while text.startswith("(") and text.endswith(")"):
+        text = text[1:-1]
+    text = _CAST.sub("", text)
+    return text.removeprefix("N") if "'" in text else text.lower()
 
 
 def _arguments(text: str) -> str:

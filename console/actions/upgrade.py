@@ -9,7 +9,7 @@ Also here: a queue's code as its server has it, beside what this console would i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -42,15 +42,15 @@ class How(StrEnum):
     """The queue is paused, and the function has been replaced since."""
 
 
-_UNDER_LOCK = {"column", "sequence", "cache"}
+_UNDER_LOCK = {"column", "default", "sequence", "cache"}
 """Kinds of differences that are removed while nobody holds the queue's tables."""
 
 
 @dataclass(frozen=True)
 class Difference:
     kind: str
-    """`function`, `column`, `table`, `sequence`, `cache` (of one), `index`, `key`, `catalog` or
-    `version`."""
+    """`function`, `column`, `default` (of one), `table`, `sequence`, `cache` (of one), `index`,
+    `key`, `catalog` or `version`."""
     name: str
     how: How
     installed: str = ""
@@ -67,7 +67,9 @@ class Difference:
             How.MISSING: "is missing"
             if self.repairable
             else "is missing, and its values cannot be restored",
-            How.OTHER: "differs from what is shipped",
+            How.OTHER: "differs from what is shipped"
+            if self.kind != "default"
+            else f"is {self.installed or 'missing'}, shipped is {self.shipped or 'none'}",
             How.OTHER_SIGNATURE: f"is {self.installed}, shipped is {self.shipped}",
             How.HIDDEN: "cannot be compared: this login may not see its text",
             How.LARGE: "is larger than this version's: a crash or a fail-over skips the rest of it",
@@ -188,7 +190,8 @@ def _differences(connection: Connection, queue: Queue) -> list[Difference]:
     catalog = _catalog(connection)
     if any(difference.name.startswith("dbq.pause") for difference in catalog):
         return catalog  # whether the queue is paused, and with what code, is not known yet
-    differences = [*_columns(connection, queue), *_sequences(connection, queue)]
+    wanted = shipped.columns(product_of(connection), queue)
+    differences = [*_columns(connection, queue.schema, wanted), *_sequences(connection, queue)]
     differences += _code(connection, queue)
     with_columns = _indexes_of(product_of(connection), queue, differences)
     lacking = indexes.missing(connection, queue)
@@ -262,20 +265,28 @@ def body_of(product: Product, row: pause.InstalledRoutine) -> str | None:
     return shipped.body_of(row.settings.split("\n") if row.settings else [], row.body)
 
 
-def _columns(connection: Connection, queue: Queue) -> list[Difference]:
-    wanted = shipped.columns(product_of(connection), queue)
-    missing = _missing(connection, queue.schema, wanted)
-    absent = {table for table, lacking in missing.items() if lacking is None}
-    differences = [
-        Difference("table", name, How.MISSING, repairable=False) for name in sorted(absent)
-    ]
-    for column in wanted:
-        if column.name in (missing[column.table] or ()):
-            name = f"{column.table}.{column.name}"
-            differences.append(
-                Difference("column", name, How.MISSING, repairable=column.repairable)
-            )
-    return differences
+def _columns(
+    connection: Connection, schema: str, wanted: Sequence[shipped.ShippedColumn]
+) -> Iterator[Difference]:
+    """Tables and columns that are missing, and other defaults."""
+    tables = dict.fromkeys(column.table for column in wanted)
+    rows = relations.columns(connection, schema, *tables)
+    for table in tables:
+        there = {row.name: row for row in rows if row.table_name == table}
+        if not there:
+            yield Difference("table", table, How.MISSING, repairable=False)
+            continue
+        for column in wanted:
+            if column.table != table:
+                continue
+            name = f"{table}.{column.name}"
+            row = there.get(column.name)
+            if row is None:
+                yield Difference("column", name, How.MISSING, repairable=column.repairable)
+            elif row.default_text is None:
+                yield Difference("default", name, How.HIDDEN)
+            elif not column.has_default(row.default_text):
+                yield Difference("default", name, How.OTHER, row.default_text, column.default)
 
 
 def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
@@ -295,27 +306,19 @@ def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
 
 def _catalog(connection: Connection) -> list[Difference]:
     product = product_of(connection)
-    columns = shipped.catalog_columns(product)
-    missing = _missing(connection, "dbq", columns)
     differences = [
-        Difference("catalog", f"dbq.{table}", How.MISSING)
-        for table, lacking in missing.items()
-        if lacking is None
-    ]
-    differences += [
-        Difference(
-            "catalog",
-            f"dbq.{column.table}.{column.name}",
-            How.MISSING,
-            repairable=column.repairable,
+        replace(
+            difference,
+            kind="catalog",
+            name=f"dbq.{difference.name}",
+            repairable=difference.kind == "table" or difference.repairable,
         )
-        for column in columns
-        if column.name in (missing[column.table] or ())
+        for difference in _columns(connection, "dbq", shipped.catalog_columns(product))
     ]
     # Those of a table that is missing are missing with it.
-    if differences:
+    if any(difference.how is How.MISSING for difference in differences):
         return differences
-    differences = [*_catalog_indexes(connection), *_catalog_code(connection)]
+    differences += [*_catalog_indexes(connection), *_catalog_code(connection)]
     if not decisions.catalog_contents(connection).guarded:
         differences.append(Difference("catalog", "dbq.check_action", How.MISSING))
     return differences
@@ -340,19 +343,6 @@ def _catalog_code(connection: Connection) -> list[Difference]:
         for name, body in bodies.items()
         if body != code[name].body
     ]
-
-
-def _missing(
-    connection: Connection, schema: str, wanted: Sequence[shipped.ShippedColumn]
-) -> dict[str, list[str] | None]:
-    """Table -> its missing columns; None: the table is missing."""
-    missing: dict[str, list[str] | None] = {}
-    for table in dict.fromkeys(column.table for column in wanted):
-        rows = relations.columns(connection, schema, table)
-        there = {row.name for row in rows}
-        names = [column.name for column in wanted if column.table == table]
-        missing[table] = [name for name in names if name not in there] if there else None
-    return missing
 
 
 def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> Sequence[Difference]:
@@ -383,7 +373,9 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> S
         paused = pause.suspend(connection, queue)
         _lock(connection, queue, now)
         _add_sequences(connection, queue, now)
-        _add_columns(connection, queue, now)
+        _alter_columns(connection, queue.schema, shipped.columns(product, queue), now)
+        for statement in _indexes_of(product, queue, now):
+            _run(connection, statement)
         if queue.kind is Kind.INSTALLED:
             _replace_code(connection, queue, now)
             sql.run(connection, "roles.queue", queue.scope(product))
@@ -418,12 +410,9 @@ def _create_indexes(database: Database, queue: Queue) -> None:
 
 def _repair_catalog(connection: Connection, differences: Sequence[Difference]) -> None:
     """In a transaction of its own, committed first: nothing could be recorded without it."""
-    lacking = {difference.name for difference in differences if difference.kind == "catalog"}
     sql.run(connection, "catalog.lock")
-    # Before the indexes on them.
-    for column in shipped.catalog_columns(product_of(connection)):
-        if f"dbq.{column.table}.{column.name}" in lacking:
-            connection.exec_driver_sql(column.statement)
+    columns = shipped.catalog_columns(product_of(connection))
+    _alter_columns(connection, "dbq", columns, differences)  # before the indexes on them
     audit.complete_catalog(connection)
 
 
@@ -454,25 +443,29 @@ def _add_sequences(connection: Connection, queue: Queue, differences: Sequence[D
         sql.run(connection, f"{queue.design.name}.uncache", queue.scope(connection))
 
 
-def _add_columns(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
-    product = product_of(connection)
-    for column in _lacking_columns(product, queue, differences):
-        _run(connection, column.statement)
-    for statement in _indexes_of(product, queue, differences):
-        _run(connection, statement)
-
-
-def _lacking_columns(
-    product: Product, queue: Queue, differences: Sequence[Difference]
-) -> list[shipped.ShippedColumn]:
-    lacking = {difference.name for difference in differences if difference.kind == "column"}
-    return [c for c in shipped.columns(product, queue) if f"{c.table}.{c.name}" in lacking]
+def _alter_columns(
+    connection: Connection,
+    schema: str,
+    columns: Sequence[shipped.ShippedColumn],
+    differences: Sequence[Difference],
+) -> None:
+    """Add those that are missing, and give the others their defaults."""
+    prefix = "dbq." if schema == "dbq" else ""
+    how = {d.name: d.how for d in differences if d.kind in {"catalog", "column", "default"}}
+    for column in columns:
+        match how.get(f"{prefix}{column.table}.{column.name}"):
+            case How.MISSING:
+                _run(connection, column.statement)
+            case How.OTHER:
+                names = {"table": column.table, "column": column.name, "default": column.default}
+                sql.run(connection, "upgrade.set_default", sql.Scope({"schema": schema, **names}))
 
 
 def _indexes_of(product: Product, queue: Queue, differences: Sequence[Difference]) -> list[str]:
     """The statements that create the indexes that lack because their columns do: with these, and
     so not while callers continue."""
-    columns = _lacking_columns(product, queue, differences)
+    lacking = {difference.name for difference in differences if difference.kind == "column"}
+    columns = [c for c in shipped.columns(product, queue) if f"{c.table}.{c.name}" in lacking]
     texts = (text for column in columns for text in shipped.indexes_on(product, queue, column))
     return list(dict.fromkeys(texts))
 
@@ -558,9 +551,11 @@ def _tables(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
     wanted: dict[str, list[shipped.ShippedColumn]] = {}
     for column in shipped.columns(product_of(connection), queue):
         wanted.setdefault(column.table, []).append(column)
-    for table in dict.fromkeys((queue.table, *wanted)):
-        columns = wanted.get(table, [])
-        yield _table(table, relations.columns(connection, queue.schema, table), columns)
+    tables = dict.fromkeys((queue.table, *wanted))
+    there = relations.columns(connection, queue.schema, *tables)
+    for table in tables:
+        of_it = [column for column in there if column.table_name == table]
+        yield _table(table, of_it, wanted.get(table, []))
 
 
 def _table(

@@ -244,12 +244,20 @@ def end(connection: Connection, action_id: int, outcome: str, detail: str) -> in
     return actions[0].done if actions else None
 
 
+UNATTENDED = "unattended"
+"""The first word of an agent's name."""
+
+
+def is_agent(operator: str | None) -> bool:
+    return (operator or "").startswith(f"{UNATTENDED} ")
+
+
 @dataclass(frozen=True)
 class Agent:
     """What acts without a person."""
 
     operator: str
-    """Instead of user@host."""
+    """Instead of user@host: see `is_agent`."""
     detail: str
     """By which order, added to the action's own."""
 
@@ -411,6 +419,8 @@ class EntryFilter:
     verb: str | None = None
     operator: str | None = None
     """A part of user@host, or the database's user."""
+    by_agent: bool | None = None
+    """True: only of agents; False: only of persons."""
     since: float | None = None
     """Seconds back from now."""
     running: bool = False

@@ -23,6 +23,9 @@ class Column:
     """The server computes it from others: no statement can set it."""
     required: bool = False
     """It is NOT NULL."""
+    default_text: str | None = ""
+    """As the server writes it; empty: it has none; None: this login may not see it."""
+    table_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,10 @@ class Relation:
     kind: str
 
 
-def columns(connection: Connection, schema: str, table: str) -> list[Column]:
-    return sql.rows(connection, Column, "catalog.columns", schema=schema, table=table)
+def columns(connection: Connection, schema: str, *tables: str) -> list[Column]:
+    """Of these tables and views; none of those that do not exist."""
+    wanted = product_of(connection).array(tables)
+    return sql.rows(connection, Column, "catalog.columns", schema=schema, tables=wanted)
 
 
 def named(connection: Connection, schema: str, names: Sequence[str]) -> list[Relation]:

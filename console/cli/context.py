@@ -124,10 +124,10 @@ class Call:
         return DEFAULTS if self.profile is None else self.profile.thresholds(queue)
 
     def settings_of(self, queue: str) -> Settings:
-        """Of the queue of that name."""
-        from console.config import Settings  # noqa: PLC0415  # a verb imports what it uses
-
-        return Settings(()) if self.profile is None else self.profile.settings_of(queue)
+        """Of the queue of that name; without a connection those of every profile."""
+        if self.profile is None:
+            return self.configuration.defaults
+        return self.profile.settings_of(queue)
 
     def archived_after(self, queue: str) -> float | None:
         """As its profile's."""

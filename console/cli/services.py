@@ -38,7 +38,8 @@ def run_until(stop: Event, healthy: Callable[[], bool] = lambda: True) -> None:
 
 
 def unit(call: Call, verb: str, does: str) -> str:
-    """A unit that runs the verb with the words of this call. `does`: what,. UsageError."""
+    """A unit that runs the verb with the words of this call. `does`: the service's description.
+    UsageError: the call has a URL."""
     if call.command_line.url:
         raise UsageError(
             "A unit names a profile, not a URL.",

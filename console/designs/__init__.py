@@ -4,7 +4,6 @@ A feature's `designs/` adds presets: designs of tables that others made, which a
 """
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Protocol
 
 from console import features
@@ -74,9 +73,8 @@ class AddedDesigns(Protocol):
         """As `recorded`; None: it has none of that name."""
 
 
-@cache
 def _added() -> tuple[AddedDesigns, ...]:
-    return tuple(features.modules("designs"))
+    return features.modules("designs")
 
 
 def presets(engine: str | None = None) -> dict[str, Design]:

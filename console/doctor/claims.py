@@ -127,12 +127,14 @@ class _Owned:
     session_state: Evidence
 
     @property
+    def left(self) -> bool:
+        """Whether their owner bound them to its session, which is gone."""
+        return self.evidence is Evidence.GONE and self.owner is not None and self.owner.bound
+
+    @property
     def count(self) -> int:
         """How many of them `release` would release."""
-        bound = self.owner is not None and self.owner.bound
-        if self.evidence is Evidence.GONE and bound:
-            return self.row.claims
-        return self.row.old
+        return self.row.claims if self.left else self.row.old
 
     @property
     def ids(self) -> list[str]:
@@ -238,6 +240,7 @@ def _finding(
     """`summary` follows the number of claims; `owner_state` as `release_claims` names them."""
     queue, limit = context.queue, context.thresholds.stuck_after_seconds
     count = sum(one.count for one in owned)
+    bound = {one.row.claimed_by: one.ids for one in owned if one.row.claimed_by and one.left}
     return Finding(
         code,
         f"{counted(count, 'claim')} {summary}",
@@ -245,7 +248,9 @@ def _finding(
         cause=cause,
         consequence=consequence,
         for_seconds=_oldest(owned),
-        repair=release_claims(queue, limit, owner_state) if "release" in queue.verbs else None,
+        repair=release_claims(queue, limit, owner_state, bound)
+        if "release" in queue.verbs
+        else None,
     )
 
 
@@ -276,7 +281,7 @@ def _limit(context: CheckContext) -> str:
 
 
 def _gone(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
-    bound = sum(one.count for one in owned if one.owner is not None and one.owner.bound)
+    bound = sum(one.count for one in owned if one.left)
     left = context.queue.design.left_claims or "no pop returns them"
     return _finding(
         context,

@@ -9,15 +9,18 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from console import sql
+from console.actions import maintenance
 from console.catalog import Queue
 from console.clock import utc
 from console.doctor.finding import Code, Finding
 from console.engines import PRODUCTS, Database, Session, lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
+from console.monitor.activity import Activity, Objects, find_objects, sample_activity
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
 from console.monitor.sample_queries import limit_transaction
@@ -71,6 +74,20 @@ class CheckContext:
     def now(self) -> datetime:
         """By the database's clock."""
         return utc() + self.clock_ahead
+
+    @cached_property
+    def measures(self) -> maintenance.Measures:
+        """Its tables and indexes, once for all checks."""
+        return maintenance.measure(self.database, self.queue)
+
+    @cached_property
+    def objects(self) -> Objects:
+        return find_objects(self.database, [self.queue])
+
+    @cached_property
+    def activity(self) -> Activity:
+        """The sessions at one moment, for all checks."""
+        return sample_activity(self.database, self.objects)
 
     def has(self, name: str) -> bool:
         """Whether the queue's design has that statement on this engine."""

@@ -21,7 +21,7 @@ from console.doctor.repairs import archive_done, maintain_queue, resize
 from console.doctor.sessions import holder
 from console.figures import LIMITS
 from console.formats import duration
-from console.monitor.activity import Session, find_objects, sample_activity
+from console.monitor.activity import Session
 from console.monitor.known_waits import explain
 from console.monitor.limits import Exceeded, Severity, judge
 from console.monitor.message import masked
@@ -294,7 +294,7 @@ def _check_archive(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_bloat(context: CheckContext) -> Iterator[Finding]:
-    measures = maintenance.measure(context.database, context.queue)
+    measures = context.measures
     planned = maintenance.needed(
         context.database, context.queue, measures, maintenance.MaintainLimits()
     )
@@ -344,11 +344,9 @@ def check_waits(context: CheckContext) -> Iterator[Finding]:
     if why := context.database.capabilities.missing.get("waits"):
         context.unseen.append(f"waits: {why}")
         return
-    objects = find_objects(context.database, [context.queue])
-    activity = sample_activity(context.database, objects)
     queue_name = (context.queue.schema, context.queue.name)
     found: defaultdict[tuple[str, str], list[Session]] = defaultdict(list)
-    for session in activity.sessions:
+    for session in context.activity.sessions:
         if queue_name in session.waits_in and session.wait_kind and session.wait:
             found[session.wait_kind, session.wait].append(session)
     for (kind, wait), sessions in sorted(found.items()):

@@ -80,8 +80,7 @@ def with_existing_table(context: CheckContext, missing: Sequence[Part]) -> list[
     """Those whose table exists: a missing table is a finding of its own."""
     if not missing:
         return []
-    measures = maintenance.measure(context.database, context.queue)
-    there = {table.name for table in measures.tables}
+    there = {table.name for table in context.measures.tables}
     return [part for part in missing if part.table in there]
 
 
@@ -196,7 +195,7 @@ def _evidence(node: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _pages(context: CheckContext, table: str) -> int:
-    tables = maintenance.measure(context.database, context.queue).tables
+    tables = context.measures.tables
     return max((measure.pages for measure in tables if measure.name == table), default=0)
 
 

@@ -92,6 +92,9 @@ class VerbRepair:
     summary: str = ""
     unattended: bool = False
     """Whether `--fix` runs it; if not, `--fix --code CODE` does, and the finding's screen."""
+    bound: Mapping[str, Sequence[str]] = field(default_factory=dict, compare=False)
+    """Of a release: the owners that bound claims to their session, which is gone, as `claimed_by`
+    names them; with the ids of their ten oldest claims."""
 
     @property
     def command(self) -> str:
@@ -111,7 +114,12 @@ def _older_than(seconds: float) -> dict[str, str]:
     return {"filter": line_of(Filters(older=seconds).words)}
 
 
-def release_claims(queue: Queue, stuck_after_seconds: float, owners: str = "gone") -> VerbRepair:
+def release_claims(
+    queue: Queue,
+    stuck_after_seconds: float,
+    owners: str = "gone",
+    bound: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> VerbRepair:
     """`owners`: gone, unknown or alive."""
     texts = {
         "gone": {},
@@ -127,6 +135,7 @@ def release_claims(queue: Queue, stuck_after_seconds: float, owners: str = "gone
         texts,
         f"release the claims whose owner is {owners}",
         unattended=owners == "gone",  # which takes evidence
+        bound=bound,
     )
 
 

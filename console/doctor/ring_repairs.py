@@ -83,8 +83,8 @@ class RepairNumbers(DoctorRepair):
     patience_seconds: float = PATIENCE_SECONDS
     proof: Proof | None = field(default=None, compare=False)
     """By which they were found."""
-    twice: bool = False
-    """Whether only numbers are repaired that this proof has proven, too."""
+    within: Proof | None = field(default=None, compare=False)
+    """Only numbers are repaired that this earlier proof has proven, too."""
 
     @property
     def summary(self) -> str:
@@ -106,8 +106,8 @@ class RepairNumbers(DoctorRepair):
         with check_context(database, self.queue, patience_seconds=self.patience_seconds) as context:
             proof = prove(context, {kind.side for kind in self.found})
         self._require(proof)
-        if self.twice and self.proof is not None:
-            proof = proof.within(self.proof)
+        if self.within is not None:
+            proof = proof.within(self.within)
         done = []
         ledger = Ledger()
         with repair_transaction(database, self.queue, self.summary) as (act, scope):

@@ -23,7 +23,7 @@ CODE_MISSING = Code(
 CODE_CHANGED = Code(
     "code_changed",
     Severity.WARNING,
-    "installed code was modified locally: it differs from what this console installs",
+    "installed code or a column's default was modified locally: this console installs another",
     repair="upgrade",
 )
 CODE_OLDER = Code(
@@ -66,7 +66,7 @@ def _check_code(context: CheckContext) -> Iterator[Finding]:
     changed = [
         difference
         for difference in found
-        if difference not in missing and by_hand and difference.kind == "function"
+        if difference not in missing and by_hand and difference.kind in {"function", "default"}
     ]
     older = [
         difference

@@ -12,7 +12,7 @@ from console.doctor.finding import Code, Finding
 from console.doctor.repairs import maintain_queue, terminate_session
 from console.formats import duration
 from console.monitor.activity import Session
-from console.monitor.blocked import blocked, stopped_too
+from console.monitor.blocked import blocked_in, stopped_too
 from console.monitor.limits import Severity
 from console.monitor.waits import HorizonRow
 
@@ -62,7 +62,7 @@ DEAD_HEAD = Code(
 def _check_locked(context: CheckContext) -> Iterator[Finding]:
     """Not what waits for a moment only, unless it keeps the figures from being read."""
     seen = context.snapshot
-    for key, one in blocked(context.database, [context.queue]).items():
+    for key, one in blocked_in(context.activity, [context.queue]).items():
         if one.waited_seconds < LOCKED_SECONDS and not (seen and seen.problem):
             continue
         others = stopped_too(context.database, in_use(context.database), one, key)
@@ -93,7 +93,7 @@ def _check_holders(context: CheckContext) -> Iterator[Finding]:
     if context.can_query(what, "recovering") and context.is_standby(what):
         return
     limit = context.thresholds.stuck_after_seconds
-    for session in end_session.sessions_holding(context.database, context.queue, limit):
+    for session in end_session.holding(context.activity, context.objects, context.queue, limit):
         prepared = isinstance(session.key, str)
         yield Finding(
             PREPARED if prepared else ROWS_HELD,
@@ -196,7 +196,7 @@ def _check_dead_head(context: CheckContext) -> Iterator[Finding]:
     if not context.database.capabilities.counts_rows:
         context.unseen.append("dead rows at the head: this server does not count them")
         return
-    measures = maintenance.measure(context.database, context.queue)
+    measures = context.measures
     tables = _dead_rows(context, measures)
     dead = max(tables.values(), default=0)
     slow = () if context.snapshot is None else context.snapshot.slow

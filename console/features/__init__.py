@@ -10,7 +10,7 @@ listed without importing them:
 - `checks/`: checks of the doctor, as `CHECK_GROUPS`
 - `tabs/`: tabs of a queue's screen, a module each, as `TAB`; its name opens it after `:`
 - `rows/`: its keys for the row under the cursor: `pressed` gets a screen and a key that no binding
-  has, and returns whether it is one of them
+  has
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
   of its value opens one of these from the overview and from a queue's screen
 - `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
@@ -99,11 +99,10 @@ def files(kind: str) -> Iterator[Traversable]:
             yield from folder.iterdir()
 
 
-def modules(kind: str) -> Iterator[Any]:
+@cache
+def modules(kind: str) -> tuple[Any, ...]:
     """The packages of this kind, imported, of all that are not off."""
-    for name, package, _ in packages(kind):
-        if not missing(name):
-            yield import_module(package)
+    return tuple(import_module(of) for name, of, _ in packages(kind) if not missing(name))
 
 
 def keys() -> tuple[CommandKey, ...]:

@@ -45,7 +45,11 @@ def blocked(database: Database, queues: Sequence[Queue]) -> dict[QueueName, Bloc
     """Of each of these queues whose table somebody waits for as a whole. Raises ConsoleError."""
     if not queues:
         return {}
-    activity = sample_activity(database, find_objects(database, queues))
+    return blocked_in(sample_activity(database, find_objects(database, queues)), queues)
+
+
+def blocked_in(activity: Activity, queues: Sequence[Queue]) -> dict[QueueName, Blocked]:
+    """The same, of sessions that were sampled before."""
     found = {key_of(queue): _blocked(activity, key_of(queue)) for queue in queues}
     return {key: one for key, one in found.items() if one is not None}
 

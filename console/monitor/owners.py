@@ -171,9 +171,13 @@ def claims(
 
 
 def consumers_are_direct(connection: Connection, queue: Queue) -> bool:
+    return are_direct(queue, connection.get_execution_options().get(CONSUMERS))
+
+
+def are_direct(queue: Queue, of_connection: str | None) -> bool:
     """Whether the queue's consumers each have a session of their own, by the word of its catalog
     entry or of the connection's profile. A library's workers are known by their heartbeats."""
-    said = queue.options.get("consumers"), connection.get_execution_options().get(CONSUMERS)
+    said = queue.options.get("consumers"), of_connection
     return DIRECT in said or bool(queue.design.library)
 
 

@@ -191,24 +191,9 @@ def take_sample(
             memory.keep(queues)
             lag = timedelta() if standby is None else standby.ago
             run = SampleRun(database, session, memory, budget, stuck_after_seconds, lag)
-            known_here = [queue for queue in queues if queue.design.known]
-            sampled = run.sample(known_here)
             more = _Extras(database, session, memory, budget, run.stuck_after, lag)
-            holders = more.holders(known_here) if run.server.sees_writers else {}
-            claims = more.claims(known_here, sampled)
-            estimated, shallow = more.estimates(known_here, sampled)
-            archived = more.archived(known_here)
-            subscribers = more.subscribers(known_here)
-            problems = more.problems(known_here, sampled)
-            latency = more.latency([one for one in known_here if sampled[key_of(one)].row])
-            sampled |= run.sample(shallow)
-            sampled |= {
-                key_of(queue): SampledRow(None, queue.not_known, elapsed())
-                for queue in queues
-                if queue.not_known
-            }
-            sampled = {key: sampled_row.as_of(lag) for key, sampled_row in sampled.items()}
-        problems |= blocked_words(database, run.locked)
+            readings = _read(run, more, queues)
+        problems = readings.problems | blocked_words(database, run.locked)
     ended, moment = elapsed(), utc() + run.clock_ahead - lag
     decisions = sorted(
         (d for d in known.decisions if not d.code), key=lambda decision: decision.kind
@@ -218,22 +203,14 @@ def take_sample(
         taken_at=(started + ended) / 2,
         latency_seconds=ended - started,
         queues=tuple(
-            QueueSample(
-                queue,
-                sampled[key_of(queue)].row,
-                problems.get(key_of(queue)) or sampled[key_of(queue)].problem,
-                sampled[key_of(queue)].at,
+            replace(
+                readings.of(queue),
+                problem=problems.get(key_of(queue)) or readings.rows[key_of(queue)].problem,
                 slow=memory.slow(queue),
-                estimates=estimated.get(key_of(queue)),
-                archived=archived.get(key_of(queue)),
-                claims=claims.get(key_of(queue)),
-                holders=holders.get(key_of(queue)),
                 acting=tuple(a for a in acting if (a.schema, a.queue) == key_of(queue)),
                 decisions=tuple(d for d in decisions if (d.schema, d.queue) == key_of(queue)),
                 moment=moment,
                 silences=silences_of(known.decisions, queue),
-                latency=latency.get(key_of(queue)),
-                subscribers=subscribers.get(key_of(queue)),
             )
             for queue in queues
         ),
@@ -245,6 +222,52 @@ def take_sample(
         sessions=sessions,
         pooled=database.pooled,
     )
+
+
+@dataclass(frozen=True)
+class _Readings:
+    """What was read of the queues, each by its schema and name."""
+
+    rows: Mapping[QueueName, SampledRow]
+    holders: Mapping[QueueName, tuple[Holder, ...]]
+    claims: Mapping[QueueName, tuple[Claim, ...]]
+    estimates: Mapping[QueueName, Estimates]
+    archived: Mapping[QueueName, int | None]
+    subscribers: Mapping[QueueName, SubscriberRows]
+    problems: dict[QueueName, str]
+    latency: Mapping[QueueName, Latency]
+
+    def of(self, queue: Queue) -> QueueSample:
+        key = key_of(queue)
+        return QueueSample(
+            queue,
+            self.rows[key].row,
+            taken_at=self.rows[key].at,
+            estimates=self.estimates.get(key),
+            archived=self.archived.get(key),
+            claims=self.claims.get(key),
+            holders=self.holders.get(key),
+            latency=self.latency.get(key),
+            subscribers=self.subscribers.get(key),
+        )
+
+
+def _read(run: SampleRun, more: _Extras, queues: Sequence[Queue]) -> _Readings:
+    """The figures first; those of queues that are not as deep as they were once more, last."""
+    known = [queue for queue in queues if queue.design.known]
+    rows = run.sample(known)
+    holders = more.holders(known) if run.server.sees_writers else {}
+    claims = more.claims(known, rows)
+    estimated, shallow = more.estimates(known, rows)
+    archived = more.archived(known)
+    subscribers = more.subscribers(known)
+    problems = more.problems(known, rows)
+    latency = more.latency([queue for queue in known if rows[key_of(queue)].row])
+    rows |= run.sample(shallow)
+    unknown = [queue for queue in queues if queue.not_known]
+    rows |= {key_of(queue): SampledRow(None, queue.not_known, elapsed()) for queue in unknown}
+    rows = {key: row.as_of(more.lag) for key, row in rows.items()}
+    return _Readings(rows, holders, claims, estimated, archived, subscribers, problems, latency)
 
 
 @dataclass(frozen=True)

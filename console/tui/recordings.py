@@ -89,4 +89,4 @@ def replay_in(root: Path, at: str | None, **options: Any) -> "App[Any]":
 
 
 def _package() -> Any | None:
-    return next(features.modules("recordings"), None)
+    return next(iter(features.modules("recordings")), None)

@@ -456,6 +456,7 @@ DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DECLARE @verb nvarchar(30) = :verb;
 DECLARE @operator nvarchar(400) = :operator;
+DECLARE @by_agent bit = :by_agent;
 DECLARE @since float = :since;
 DECLARE @running bit = :running;
 SELECT TOP (@n)
@@ -484,6 +485,7 @@ WHERE (@schema IS NULL OR a.schema_name = @schema)
 AND (@queue IS NULL OR a.queue_name = @queue)
 AND (@verb IS NULL OR a.verb = @verb)
 AND (@operator IS NULL OR CHARINDEX(@operator, a.operator) > 0 OR a.database_user = @operator)
+AND (@by_agent IS NULL OR CASE WHEN a.operator LIKE N'unattended %' THEN 1 ELSE 0 END = @by_agent)
 AND (@since IS NULL OR a.started_at >= DATEADD(second, 0 - CAST(@since AS int), SYSUTCDATETIME()))
 AND (COALESCE(@running, 0) = 0 OR a.ended_at IS NULL)
 ORDER BY a.action_id DESC;
@@ -735,10 +737,11 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view (its name compared exactly), with their types, for an alias the type below it, and
--- whether they are computed or NOT NULL; none if it does not exist
+-- the columns of tables and views of a schema (:tables, a JSON array; compared exactly), by these, with their types, for an
+-- alias the type below it, whether they are computed or NOT NULL, and their default, empty without one, null where this
+-- login may not see it; none of those that do not exist
 DECLARE @schema nvarchar(max) = :schema;
-DECLARE @table nvarchar(max) = :table;
+DECLARE @tables nvarchar(max) = :tables;
 SELECT
     c.name AS name,
     CASE
@@ -752,15 +755,18 @@ SELECT
     END AS type,
     COALESCE(TYPE_NAME(c.system_type_id), t.name) AS base_type,
     c.is_computed AS computed,
-    CAST(1 - c.is_nullable AS bit) AS required
+    CAST(1 - c.is_nullable AS bit) AS required,
+    CASE WHEN c.default_object_id = 0 THEN N'' ELSE OBJECT_DEFINITION(c.default_object_id) END AS default_text,
+    o.name AS table_name
 FROM sys.columns AS c
 INNER JOIN sys.types AS t ON c.user_type_id = t.user_type_id
 INNER JOIN sys.objects AS o ON c.object_id = o.object_id
 INNER JOIN sys.schemas AS s ON o.schema_id = s.schema_id
+INNER JOIN OPENJSON(@tables) AS given
+    ON o.name = given.[value] COLLATE Latin1_General_100_BIN2 AND DATALENGTH(o.name) = DATALENGTH(given.[value])
 WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND DATALENGTH(s.name) = DATALENGTH(@schema)
-AND o.name = @table COLLATE Latin1_General_100_BIN2 AND DATALENGTH(o.name) = DATALENGTH(@table)
 AND o.type IN (N'U', N'V')
-ORDER BY c.column_id;
+ORDER BY o.object_id, c.column_id;
 
 -- name: tables
 -- the tables that this login may see, by schema and name, at most :n; rows as the metadata have them, null: not known

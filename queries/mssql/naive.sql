@@ -1,7 +1,8 @@
 -- naive: Kejser's naive queue on SQL Server: a sequence, a unique clustered index, delete the first in order.
 --
 -- No row is skipped: all consumers wait for the one that holds the head, and for an uncommitted push at the head, so an open
--- transaction stops the queue. It is here to be compared with, and because such queues exist.
+-- transaction stops the queue. A push draws its number before it inserts: only a pop between the two overtakes it.
+-- It is here to be compared with, and because such queues exist.
 -- READCOMMITTEDLOCK: under READ_COMMITTED_SNAPSHOT a pop must not judge by row versions either.
 -- STATISTICS_NORECOMPUTE: Kejser's first complaint. Such a table's statistics are never up to date, and updating them costs
 -- scans and recompilations; every statement here follows the key's order.

@@ -16,3 +16,16 @@ INNER JOIN sys.schemas AS s ON o.schema_id = s.schema_id
 INNER JOIN OPENJSON(@names) AS given ON o.name = given.[value] COLLATE Latin1_General_100_BIN2
 WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND o.type = N'P'
 ORDER BY o.name;
+
+-- name: set_default
+-- script: gives a column the default of its definition, or none; rows keep their values
+DECLARE @change nvarchar(max);
+SELECT @change = CONCAT(N'ALTER TABLE [{schema}].[{table}] DROP CONSTRAINT ', QUOTENAME(d.name))
+FROM sys.default_constraints AS d
+INNER JOIN sys.columns AS c ON d.parent_object_id = c.object_id AND d.parent_column_id = c.column_id
+WHERE c.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND c.name = N'{column}' COLLATE Latin1_General_100_BIN2;
+IF @change IS NOT NULL
+    EXEC (@change);
+SET @change = N'ALTER TABLE [{schema}].[{table}] ADD ' + NULLIF(N'{default}', N'') + N' FOR [{column}]';
+IF @change IS NOT NULL
+    EXEC (@change);

@@ -428,6 +428,7 @@ WHERE (CAST(:schema AS text) IS NULL OR a.schema_name = :schema)
 AND (CAST(:queue AS text) IS NULL OR a.queue_name = :queue)
 AND (CAST(:verb AS text) IS NULL OR a.verb = :verb)
 AND (CAST(:operator AS text) IS NULL OR strpos(a.operator, :operator) > 0 OR a.database_user = :operator)
+AND (CAST(:by_agent AS boolean) IS NULL OR starts_with(a.operator, 'unattended ') = :by_agent)
 AND (CAST(:since AS double precision) IS NULL OR a.started_at >= statement_timestamp() - make_interval(secs => CAST(:since AS double precision)))
 AND (CAST(:running AS boolean) IS NOT TRUE OR a.ended_at IS NULL)
 ORDER BY a.action_id DESC
@@ -631,14 +632,14 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view, with their types, for a domain the type below it, and whether they are computed or
--- NOT NULL; none if it does not exist
+-- the columns of tables and views of a schema, by these, with their types, for a domain the type below it, whether they are
+-- computed or NOT NULL, and their default, empty without one; none of those that do not exist
 SELECT
     a.attname AS name,
     format_type(a.atttypid, a.atttypmod) AS type,
-    (
+    CASE WHEN own.typtype <> 'd' THEN format_type(own.oid, NULL) ELSE (
         WITH RECURSIVE based AS (
-            SELECT a.atttypid AS oid
+            SELECT own.typbasetype AS oid
             UNION ALL
             SELECT t.typbasetype FROM based AS b
             INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype = 'd'
@@ -647,15 +648,19 @@ SELECT
         SELECT format_type(t.oid, NULL)
         FROM based AS b
         INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype <> 'd'
-    ) AS base_type,
+    ) END AS base_type,
     a.attgenerated <> '' AS computed,
-    a.attnotnull AS required
+    a.attnotnull AS required,
+    CASE WHEN a.attgenerated = '' THEN coalesce(pg_get_expr(d.adbin, d.adrelid), '') ELSE '' END AS default_text,
+    c.relname AS table_name
 FROM pg_attribute AS a
+INNER JOIN pg_type AS own ON a.atttypid = own.oid
 INNER JOIN pg_class AS c ON a.attrelid = c.oid
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-WHERE n.nspname = CAST(:schema AS text) AND c.relname = CAST(:table AS text)
+LEFT JOIN pg_attrdef AS d ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+WHERE n.nspname = CAST(:schema AS text) AND c.relname = ANY(CAST(:tables AS text[]))
 AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum;
+ORDER BY c.oid, a.attnum;
 
 -- name: key_type
 -- one row: the type of a column, for a domain that below it, and the schema of the operators by which it is sorted; null: it has none, or is an array, of which there are no lists

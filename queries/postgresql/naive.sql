@@ -1,7 +1,8 @@
 -- naive: Kejser's naive queue on PostgreSQL: a sequence, a unique index, delete the first in order.
 --
--- No row is skipped: all consumers wait for the one that holds the head, so an open transaction stops the queue. It is here
--- to be compared with, and because such queues exist. For the plans see fifo.sql.
+-- No row is skipped: all consumers wait for the one that holds the head, so an open transaction stops the queue. A push that
+-- is not committed is not seen: later numbers overtake it. It is here to be compared with, and because such queues exist.
+-- For the plans see fifo.sql.
 
 -- define: is_ready
 true

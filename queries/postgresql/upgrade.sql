@@ -85,3 +85,12 @@ BEGIN
     EXECUTE format('REVOKE EXECUTE ON FUNCTION %I.%I FROM PUBLIC', '{schema}', '{function}');
 END
 $dbq$;
+
+-- name: set_default
+-- script: gives a column the default of its definition, or none; rows keep their values
+DO $dbq$
+BEGIN
+    EXECUTE concat_ws(' ', format('ALTER TABLE %I.%I ALTER COLUMN %I', '{schema}', '{table}', '{column}'),
+        CASE WHEN '{default}' = '' THEN 'DROP DEFAULT' ELSE 'SET ' || '{default}' END);
+END
+$dbq$;

@@ -1,10 +1,16 @@
 """unattended, doctor --unattended, and runbooks, as an operator meets them."""
 
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from console.catalog import end_lease, take_lease
+from console.catalog.audit import prepare_decisions
+from console.engines import open_database
+from console.features.history.segments import FINDINGS, Segment
 from console.features.unattended import policy
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
@@ -46,6 +52,15 @@ def test_doctor_unattended_repairs_what_the_policy_allows(
     assert seen.status == 1, "the policy allows nothing"
     assert "repaired" not in seen.err
     file.write_text(POLICY)
+    database = open_database(console.url)
+    with closing(database), database.transaction("take the lease") as connection:
+        prepare_decisions(connection)
+        take_lease(connection, "unattended", "another one", 600.0)
+    busy = run("doctor", name, "--unattended", "--idle-for", "0s")
+    assert busy.status == 1, "it is not repaired yet"
+    assert "that is done by another one" in busy.err
+    with closing(database), database.transaction("give the lease back") as connection:
+        end_lease(connection, "unattended", "another one")
     found = run("doctor", name, "--idle-for", "0s", "--json")
     (orphan,) = [one for one in found.json["queues"][0]["findings"] if one["code"] == "orphan"]
     assert orphan["runbook"] == "https://wiki.example/orphans"
@@ -82,6 +97,34 @@ def test_wrong_options_are_refused(console: Console, install: Install) -> None:
     assert "--since and --dry-run go together" in alone.err
     less = console("doctor", name, "--unattended", "--rights", "read-only")
     assert less.status == 4
+
+
+def test_the_past_is_judged_by_the_policy_of_the_recorded_connection(
+    file: Path, tmp_path: Path
+) -> None:
+    """No connection is given: its recordings name it, and the configuration has it."""
+    now, root = datetime.now(UTC), tmp_path / "recordings"
+    segment = Segment(root, "shop", now)
+    of = {"schema": "public", "queue": "jobs", "summary": "21 orphans: 507-527"}
+    found = [{**of, "at": now - timedelta(minutes=n), "code": "orphan"} for n in (9, 8)]
+    segment.write(FINDINGS, [*found, {**of, "at": now - timedelta(minutes=7), "code": None}])
+    segment.leave()
+    past = ("unattended", "--since", "1h", "--dry-run", "--recordings", str(root))
+
+    def ended() -> str:
+        answer = call(*past, environment={"XDG_CONFIG_HOME": str(tmp_path)})
+        assert answer.status == 0, answer.err
+        return answer.text.splitlines()[-1]
+
+    policy = '[unattended]\norphans = "always"\n'
+    file.write_text(policy)
+    assert ended() == (
+        "1 finding: 1 would have been repaired automatically, and a person not woken for 1 of them."
+    )
+    file.write_text(
+        policy + '[profiles.shop]\nurl = "postgresql://db/shop"\nunattended.orphans = "off"\n'
+    )
+    assert ended() == "Nothing was recorded in that time that the policy would repair."
 
 
 def test_nothing_recorded_is_said(tmp_path: Path) -> None:

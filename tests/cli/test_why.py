@@ -56,12 +56,12 @@ def test_a_pause_explains_why_nothing_is_popped(
     first = found["causes"][0]
     assert (first["code"], list(first)) == (
         "paused",
-        ["code", "what", "at", "evidence", "disproof"],
+        ["code", "what", "at", "evidence", "disproof", "follows"],
     )
     assert "deploying" in first["evidence"][0]
     text = console.done("why", name, *where).text
     assert "1. the queue is paused" in text
-    assert "pop/s fell from 10.0 to 0.0" in text
+    assert "pop/s fell: usually 10.0, now 0.0" in text
     quiet = datetime.now(UTC) - timedelta(minutes=40)
     then = console.done("why", name, *where, "--at", quiet.isoformat(), "--json").json
     assert (then["causes"], then["verdict"][:9]) == ([], "no figure")

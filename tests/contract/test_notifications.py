@@ -198,15 +198,15 @@ def test_findings_within_the_interval_arrive_in_one_notification(
 
 def test_one_recorder_holds_the_lease_until_it_expires(database: Database, queue: Queue) -> None:
     assert queue
-    first, second = Outbox(database), Outbox(database)
+    first, second = Outbox(database).lease, Outbox(database).lease
     assert first.hold()
     assert first.hold()
     assert not second.hold()
     assert second.holder == first.me
-    assert first.held_seconds() > 0 == second.held_seconds()
-    first._lease_seconds = 0.0
+    assert first.left_seconds > 0 == second.left_seconds
+    first.seconds = 0.0
     assert first.hold()
-    assert first.held_seconds() <= 0
+    assert first.left_seconds <= 0
     wait_until(second.hold, "it has ended by the database's clock")
     assert not first.hold()
     second.give_back()

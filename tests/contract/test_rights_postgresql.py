@@ -283,14 +283,14 @@ def test_a_reader_can_plan_what_only_an_operator_can_execute(site: Site, name: s
 
 def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(site: Site) -> None:
     outbox = Outbox(site.by["operator"])
-    assert outbox.hold()
+    assert outbox.lease.hold()
     words = {"target": "x", "schema": "public", "queue": "q", "code": "bloat", "which": ""}
     begun = New(**words, severity="warning", summary="", begun_at=utc())
     (entry,) = outbox.write(Changes((begun,)), {}).values()
     assert not outbox.write(Changes(withdrawn=(entry,)), {entry.notification_id: entry})
-    outbox.give_back()
+    outbox.lease.give_back()
     with pytest.raises(RefusedError, match="lease") as refused:
-        Outbox(site.by["reader"]).hold()
+        Outbox(site.by["reader"]).lease.hold()
     assert lacks_rights(refused.value)
 
 

@@ -150,6 +150,53 @@ def test_a_missing_column_is_restored_with_its_indexes(use_postgresql: Use) -> N
     client.drain()
 
 
+DEFAULTS_OF = """
+SELECT a.attname, pg_get_expr(d.adbin, d.adrelid)
+FROM pg_attribute AS a
+LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = CAST(format('%%I', CAST(%s AS text)) AS regclass) AND a.attnum > 0
+"""
+
+
+@pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
+def test_defaults_of_columns_are_compared_and_put_back(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    """One that is missing, another, and one that the design has not."""
+    client = use_postgresql(variant)
+    fill(client)
+    tables = [client.queue.table, f"{client.queue.name}_archive"]
+    with session(client) as connection:
+        for table in tables:
+            before = connection.execute(DEFAULTS_OF, [table]).fetchall()
+            changed = {}
+            for column, default in before:
+                kind = relation_types(connection, table)[column]
+                if kind in {"text", "timestamp with time zone"}:
+                    other = "'x'" if kind == "text" else "now()"
+                    changed[f"{table}.{column}"] = How.OTHER
+                    alter = f'ALTER TABLE "{table}" ALTER {column} SET DEFAULT {other}'
+                elif default is not None:
+                    changed[f"{table}.{column}"] = How.OTHER
+                    alter = f'ALTER TABLE "{table}" ALTER {column} DROP DEFAULT'
+                else:
+                    continue
+                connection.execute(alter.encode())
+            assert differences_of(client) == changed
+            planned = plan(client.database, from_catalog(client))
+            assert planned.data["changed_by_hand"]
+            assert sum(line.startswith("  default ") for line in planned.lines) == len(changed)
+            upgrade(client.database, from_catalog(client))
+            assert connection.execute(DEFAULTS_OF, [table]).fetchall() == before
+            assert differences_of(client) == {}
+    client.drain()
+
+
+def relation_types(connection: psycopg.Connection, table: str) -> dict[str, str]:
+    types = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
+    return dict(connection.execute(types, [table]).fetchall())
+
+
 def test_missing_indexes_and_keys_are_created(use_postgresql: Use) -> None:
     """It used to say that the queue matches what this console installs."""
     client = use_postgresql(CLAIM)
@@ -277,6 +324,9 @@ WHERE c.relnamespace = 'dbq'::regnamespace AND c.relkind = 'r' AND c.relname <> 
 UNION ALL SELECT format('ALTER TABLE dbq.%I DROP COLUMN %I CASCADE', c.relname, a.attname)
 FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0
 WHERE c.relnamespace = 'dbq'::regnamespace AND c.relkind = 'r'
+UNION ALL SELECT format('ALTER TABLE %s ALTER %I DROP DEFAULT', d.adrelid::regclass, a.attname)
+FROM pg_attrdef AS d JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (d.adrelid, d.adnum)
+JOIN pg_class AS c ON c.oid = a.attrelid WHERE c.relnamespace = 'dbq'::regnamespace
 UNION ALL SELECT format('DROP INDEX dbq.%I', c.relname)
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 WHERE c.relnamespace = 'dbq'::regnamespace

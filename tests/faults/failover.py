@@ -66,7 +66,7 @@ def recorder(url: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
         yield process
         assert process.poll() is None, process.communicate()
         process.terminate()
-        print(process.communicate()[1])
+        print(process.communicate()[1], file=sys.stderr)
 
 
 def repaired(ring: Ring) -> tuple[int, float]:

@@ -59,6 +59,8 @@ class ClientTask:
     """Queues where popped messages are still in the queue or its archive."""
     subscriber: str = ""
     """The one that it pops for."""
+    prepares: bool = True
+    """Whether statements are prepared, which some poolers do not carry."""
     marks: str = ""
     """A table (mark text): every transaction inserts a row, so no commit stays in doubt."""
     quiet: bool = False
@@ -113,6 +115,8 @@ class Client:
         while not self._stop.exists():
             try:
                 with psycopg.connect(self._task.conninfo, autocommit=True) as connection:
+                    if not self._task.prepares:
+                        connection.prepare_threshold = None
                     while not self._stop.exists():
                         self._transaction(connection)
                         time.sleep(self._task.pause_seconds)

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -32,6 +32,7 @@ from console.tui.store import Store
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_subscribers import pop_as, ring_client
+from tests.contract.traffic import at_work
 from tests.contract.variants import Variant
 from tests.faults.queue_faults import (
     CLAIM,
@@ -60,7 +61,8 @@ PROVEN = [NAIVE, FIFO, STACK, PENDING, RING, CLAIM, STATUS, SPLIT]
 
 @pytest.fixture
 def clock_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database's clock advances by 31 seconds between two samples."""
+    """The database's clock advances by 31 seconds between two samples; no other check runs."""
+    monkeypatch.setattr("console.doctor.diagnose.CHECK_GROUPS", ())
     positions, numbers = stopped_consumers._positions, itertools.count(1)
 
     def shifted_positions(
@@ -404,25 +406,18 @@ def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
     assert "consumer_stopped" in codes_of(diagnose_now(queue_with_old_messages(use, PENDING)))
 
 
-@contextmanager
-def failing_consumer(client: Client) -> Iterator[None]:
+def failing_consumer(client: Client) -> AbstractContextManager[object]:
     """Pops, fails and rolls back, again and again."""
-    stop = threading.Event()
 
-    def consume() -> None:
+    def consume() -> Iterator[None]:
         with closing(connect(client.url)) as session:
-            while not stop.wait(0.01):
+            while True:
                 with session.transaction(force_rollback=True):
                     popped_by(session, client)
                 session.execute("SELECT pg_stat_force_next_flush()")
+                yield
 
-    thread = threading.Thread(target=consume)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return at_work(consume(), pause_seconds=0.01)
 
 
 def sample_of(client: Client) -> QueueSample:

@@ -8,32 +8,42 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from console import catalog
 from console.catalog import Queue, audit
 from console.catalog.audit import EntryFilter
-from console.catalog.decisions import Decision
 from console.doctor.context import check_context
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
 from console.engines import Database, open_database
 from console.features.demo.embedded import EmbeddedServer
 from console.features.history.recorder import Recorder
 from console.features.history.recording import Recording
+from console.features.unattended import repairer as repairer_module
 from console.features.unattended.checks import CHECKS
-from console.features.unattended.policy import AGENT, Policy
+from console.features.unattended.policy import Policy
 from console.features.unattended.repairer import Repairer, RepairThread
 from console.monitor.limits import defaults_of
+from console.monitor.rates import key_of
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.verb import Target, values_from_texts
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 from tests.faults.doctor_tools import diagnose_ring, fill, findings_by_code
-from tests.faults.queue_faults import CLAIM, IN_HAND, diagnosed, end_session, filled, popped_by
+from tests.faults.queue_faults import (
+    CLAIM,
+    IN_HAND,
+    diagnosed,
+    die_with_claims,
+    end_session,
+    filled,
+    popped_by,
+)
 from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
 from tests.faults.ring_clients import (
     CONSUMER,
@@ -45,6 +55,7 @@ from tests.faults.ring_clients import (
 )
 from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
 from tests.servers import connect, fresh_database, value, wait_until
+from tests.servers.poolers import PROGRAM, pgbouncer
 from tests.tools.warm import Forked
 
 ALL = Policy("always", "always", "bound")
@@ -83,7 +94,7 @@ def repairer() -> Iterator[Acting]:
 
 def entries(database: Database, queue: Queue) -> list[audit.Entry]:
     """Of what acted without a person."""
-    wanted = EntryFilter(queue.schema, queue.name, operator=f"{AGENT} ")
+    wanted = EntryFilter(queue.schema, queue.name, by_agent=True)
     with database.transaction("read the audit", read_only=True) as connection:
         return audit.entries(connection, wanted)
 
@@ -101,10 +112,29 @@ def seen(ring: Ring, patience_seconds: float = 1.0) -> Diagnosis:
     return Diagnosis(ring.queue, tuple(findings), tuple(unseen))
 
 
+def diagnosed_whole(ring: Ring) -> Diagnosis:
+    """By all checks, with the decisions in force."""
+    (found,) = diagnose(ring.database, [ring.queue])
+    return found
+
+
 def verb(database: Database, queue: Queue, name: str, **texts: str) -> None:
     chosen = get_verb(name)
     plan = chosen.plan(Target(database, queue, Rights.ADMIN), values_from_texts(chosen, texts))
     plan.run_to_end()
+
+
+def marked(acting: Repairer, diagnosis: Diagnosis) -> Diagnosis:
+    """With the queue as the catalog has it."""
+    queue = diagnosis.queue
+    with acting.database.transaction("find the queue", read_only=True) as connection:
+        known = catalog.find(connection, queue.name, queue.schema)
+    return acting.marked(replace(diagnosis, queue=known))
+
+
+def made(acting: Repairer) -> list[str]:
+    """What a step says of its attempts."""
+    return [text for attempt in acting.step() for text in attempt.texts]
 
 
 def recurring(database: Database, queue: Queue) -> Sequence[str]:
@@ -120,15 +150,15 @@ def test_orphans_are_parked_once_they_are_proven_twice(make: Make, repairer: Act
     with ring.connect() as connection:
         texts = orphaned(ring, connection)
         acting = repairer(ring.database, again_seconds=1_000.0)
-        marked = acting.marked(seen(ring))
-        (finding,) = [one for one in marked.findings if one.code.name == "orphan"]
+        shown = marked(acting, seen(ring))
+        (finding,) = [one for one in shown.findings if one.code.name == "orphan"]
         assert finding.severity_text == "critical, left to the recorder"
-        assert marked.healthy, "nobody is woken for it"
-        assert acting.step() == [], "it was proven once"
+        assert shown.healthy, "nobody is woken for it"
+        assert made(acting) == [], "it was proven once"
 
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
         assert [one.payload for one in ring.pop_many(connection, 10)] == texts
         (entry,) = entries(ring.database, ring.queue)
         assert entry.operator.endswith(f" pid {os.getpid()}")
@@ -145,10 +175,10 @@ def test_only_what_the_first_proof_had_is_repaired(make: Make, repairer: Acting)
     with ring.connect() as connection:
         orphaned(ring, connection, 3)
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
+        marked(acting, seen(ring))
         fill(ring, connection, 2, 0)
         ring.consume_numbers(connection, "pop", 2)
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
         left = findings_by_code(ring)["orphan"]
         assert left.evidence["numbers"] == [[4, 5]]
 
@@ -158,11 +188,11 @@ def test_what_is_no_longer_wrong_is_not_repaired(make: Make, repairer: Acting) -
     with ring.connect() as connection:
         orphaned(ring, connection)
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
+        marked(acting, seen(ring))
         connection.execute(
             ring.sql("INSERT INTO {parked} SELECT generate_series(1, 4), false, now()")
         )
-        assert acting.step() == []
+        assert made(acting) == []
         assert entries(ring.database, ring.queue) == []
 
 
@@ -174,35 +204,72 @@ def test_a_number_of_an_open_transaction_is_not_repaired(make: Make, repairer: A
         popping.execute("BEGIN")
         assert ring.pop(popping) is not None
         acting = repairer(ring.database)
-        acting.marked(seen(ring))
-        assert acting.step() == []
+        marked(acting, seen(ring))
+        assert made(acting) == []
         popping.execute("ROLLBACK")
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 1 orphan"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 1 orphan"]
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before", "since the first proof"])
 @pytest.mark.parametrize("decision", ["pause", "protect", "silence"])
 def test_a_paused_protected_or_silenced_queue_is_left_to_a_person(
-    make: Make, decision: str, repairer: Acting
+    make: Make, decision: str, before: bool, repairer: Acting
 ) -> None:
     ring = make()
+    given = {"code": "orphan", "reason": "known"} if decision == "silence" else {}
     with ring.connect() as connection:
         orphaned(ring, connection)
         acting = repairer(ring.database)
-        if decision == "silence":
-            found = seen(ring)
-            known = Decision(
-                *("silence", "orphan", "public", ring.queue.name, "ann@db1", "ann", "known"),
-                *(datetime.now(UTC), None, False, ""),
-            )
-            silenced = [replace(one, silenced=known) for one in found.findings]
-            acting.marked(replace(found, findings=tuple(silenced)))
-            assert acting.step() == []
-            return
-        verb(ring.database, ring.queue, decision)
-        acting.marked(seen(ring))
-        assert not any("park" in line for line in acting.step())
+        if before:
+            verb(ring.database, ring.queue, decision, **given)
+        marked(acting, diagnosed_whole(ring))
+        if not before:
+            verb(ring.database, ring.queue, decision, **given)
+        assert not any("park" in line for line in made(acting))
         assert "orphan" in findings_by_code(ring)
+        shown = marked(acting, diagnosed_whole(ring))
+        (orphan,) = [one for one in shown.findings if one.code.name == "orphan"]
+        assert orphan.silenced is None or orphan.silenced.kind == "silence"
+
+
+def test_a_repair_that_fails_is_reported_once_and_keeps_no_other_from_being_made(
+    make: Make, repairer: Acting
+) -> None:
+    broken, ring = make(), make()
+    with ring.connect() as connection:
+        for one in (broken, ring):
+            orphaned(one, connection)
+        acting = repairer(ring.database)
+        for one in (broken, ring):
+            marked(acting, seen(one))
+        connection.execute(broken.sql("ALTER TABLE {parked} RENAME COLUMN parked_at TO x"))
+        failed, repaired = acting.step()
+        assert repaired.lines == ("park 4 orphans",)
+        assert (failed.repaired, failed.news) == (False, True)
+        assert failed.lines[0].startswith("not done: ")
+        assert acting.outdated() == {key_of(broken.queue)}, "it is to be reported now"
+        connection.execute(broken.sql("ALTER TABLE {parked} RENAME COLUMN x TO parked_at"))
+        assert not marked(acting, seen(broken)).healthy, "somebody has to know"
+        assert acting.outdated() == set()
+        assert made(acting) == [f"public.{broken.queue.name}: orphan: park 4 orphans"]
+
+
+def test_what_is_not_repaired_within_a_minute_is_reported(
+    make: Make, repairer: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a lost connection takes the proof again and again."""
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        acting = repairer(ring.database, again_seconds=1_000.0)
+        assert marked(acting, seen(ring)).healthy
+        acting.forget_proofs()
+        assert marked(acting, seen(ring)).healthy
+        assert acting.outdated() == set()
+        monkeypatch.setattr(repairer_module, "LEFT_SECONDS", 0.0)
+        assert acting.outdated() == {key_of(ring.queue)}
+        assert not marked(acting, seen(ring)).healthy
 
 
 def test_of_two_recorders_one_repairs(make: Make, repairer: Acting) -> None:
@@ -211,13 +278,13 @@ def test_of_two_recorders_one_repairs(make: Make, repairer: Acting) -> None:
         orphaned(ring, connection)
         one, other = repairer(ring.database), repairer(ring.database)
         for acting in (one, other):
-            acting.marked(seen(ring))
+            marked(acting, seen(ring))
         assert one.step()
         assert other.step() == []
         assert one.me in other.held_by
         one.give_back()
         orphaned(ring, connection)
-        other.marked(seen(ring))
+        marked(other, seen(ring))
         assert other.step(), "the first one gave it back"
         other.give_back()
 
@@ -227,9 +294,9 @@ def test_without_the_right_nothing_is_repaired(make: Make, repairer: Acting) -> 
     with ring.connect() as connection:
         orphaned(ring, connection)
         acting = repairer(ring.database, rights=Rights.READ_ONLY)
-        marked = acting.marked(seen(ring))
-        assert not marked.healthy, "somebody has to know"
-        assert acting.step() == []
+        shown = marked(acting, seen(ring))
+        assert not shown.healthy, "somebody has to know"
+        assert made(acting) == []
 
 
 def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
@@ -240,25 +307,25 @@ def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
     with ring.connect() as connection:
         acting = repairer(ring.database, policy)
         orphaned(ring, connection, 2)
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
         assert len(ring.pop_many(connection, 5)) == 2
         orphaned(ring, connection, 3)
         for _ in range(2):
-            acting.marked(seen(ring))
-            (line,) = acting.step()
+            marked(acting, seen(ring))
+            (line,) = made(acting)
             assert "orphans stopped for up to an hour: repairs_per_hour = 1 is used up" in line
         stops = [one for one in entries(ring.database, ring.queue) if one.verb == "unattended"]
         assert [one.outcome for one in stops] == ["stopped"], "said once"
-        assert not acting.marked(seen(ring)).healthy, "somebody has to know"
+        assert not marked(acting, seen(ring)).healthy, "somebody has to know"
         found = recurring(ring.database, ring.queue)
         assert any(one.startswith("repairs_recur: orphans are no longer") for one in found)
         verb(ring.database, ring.queue, "note", text="the consumers were restarted")
         assert not any("repairs_recur" in one for one in recurring(ring.database, ring.queue))
         acting.give_back()
         acting = repairer(ring.database, ALL)
-        acting.marked(seen(ring))
-        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
 
 
 # -------------------------------------------------------------------------------------- claims
@@ -278,12 +345,12 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
         popped_by(living, client, bound=True)
         ((theirs, _),) = popped_by(bound, client, bound=True)
         popped_by(unbound, client)
-        acting.marked(diagnosed(client))
-        assert acting.step() == [], "all are alive"
+        marked(acting, diagnosed(client))
+        assert made(acting) == [], "all are alive"
         end_session(client, bound)
         end_session(client, unbound)
-        acting.marked(diagnosed(client))
-        lines = acting.step()
+        marked(acting, diagnosed(client))
+        lines = made(acting)
         assert any("1 done" in line or "released" in line for line in lines), lines
     (entry,) = entries(client.database, client.queue)
     assert (entry.verb, entry.done) == ("release", 1)
@@ -291,6 +358,30 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
     drained = [message.id for message in client.drain()]
     assert theirs in drained
     assert len(drained) == 3, "those of the others stay claimed"
+
+
+def test_the_claims_of_many_consumers_are_released_at_once(use: Use, repairer: Acting) -> None:
+    client = filled(use, CLAIM, 12)
+    for _ in range(12):
+        die_with_claims(client)
+    acting = repairer(client.database)
+    marked(acting, diagnosed(client))
+    made(acting)
+    (entry,) = entries(client.database, client.queue)
+    assert (entry.verb, entry.done) == ("release", 12)
+
+
+def test_where_consumers_may_come_through_a_pooler_no_claim_is_released(
+    use: Use, repairer: Acting
+) -> None:
+    """The end of a session proves nothing then, whatever the claim says."""
+    client = filled(use, CLAIM)
+    die_with_claims(client)
+    acting = repairer(client.database)
+    with connect(client.url) as connection:
+        connection.execute("UPDATE dbq.queue SET options = options - 'consumers'")
+    assert not marked(acting, diagnosed(client)).healthy
+    assert made(acting) == []
 
 
 def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> None:
@@ -302,8 +393,8 @@ def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> Non
     database.pooled = True
     try:
         acting = repairer(database)
-        acting.marked(diagnosed(client))
-        assert acting.step() == []
+        marked(acting, diagnosed(client))
+        assert made(acting) == []
     finally:
         database.close()
 
@@ -315,8 +406,8 @@ def test_a_message_that_kills_its_consumers_is_left_to_a_person(use: Use, repair
         with closing(connect(client.url)) as dies:
             assert popped_by(dies, client, bound=True)
             end_session(client, dies)
-        acting.marked(diagnosed(client))
-        (*_, line) = acting.step()
+        marked(acting, diagnosed(client))
+        (*_, line) = made(acting)
         assert ("came back after 3 repairs" in line) is (repair == 3), line
     found = recurring(client.database, client.queue)
     assert any(one.startswith("repairs_recur: claims_gone are no longer") for one in found)
@@ -351,8 +442,8 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
         pusher.execute("BEGIN")
         assert ring.push(pusher, "to come") == 9
         acting = repairer(ring.database, Policy())
-        acting.marked(seen(ring, 0.0))
-        assert acting.step() == [], "a push is under way"
+        marked(acting, seen(ring, 0.0))
+        assert made(acting) == [], "a push is under way"
         pusher.execute("COMMIT")
         recording.start()
         try:
@@ -400,23 +491,28 @@ def watched(url: str, folder: Path) -> Iterator[None]:
 
 @dataclass
 class Busy:
-    """Two rings, one of which keeps what is popped, with clients that die, stop and go on."""
+    """Rings, all but the first keep what is popped, with clients that die, stop and go on; those of
+    the third come through a pooler whose sessions end while claims are at work."""
 
     url: str
+    pooler: str
     rings: list[Ring]
     workers: Clients
     server: EmbeddedServer
     chance: random.Random
 
-    def start(self, calls: list[str]) -> None:
+    def start(self, calls: list[str], *, pooled: bool = False) -> None:
+        names = [ring.queue.name for ring in self.rings]
         self.workers.start(
             calls,
-            rings=[ring.queue.name for ring in self.rings],
+            rings=names[2:] if pooled else names[:2],
+            conninfo=self.pooler if pooled else self.workers.conninfo,
+            prepares=not pooled,
             seed=self.chance.randrange(2**32),
             rolled_back=0.03,
             retried=0.0,
             one_queue=True,
-            claiming=[self.rings[1].queue.name],
+            claiming=names[1:],
             works_seconds=0.3,
             claims_hold=True,
             marks=MARKS,
@@ -454,24 +550,32 @@ class Busy:
 def test_under_traffic_and_kills_nothing_alive_is_repaired(
     own_server: EmbeddedServer, tmp_path: Path, long: bool
 ) -> None:
-    """Of two recorders one repairs. No claim of a connected session is ever released, and every
-    message is there once."""
+    """Of two recorders one repairs. No claim of a connected session is ever released, nor any of
+    consumers behind a pooler, and every message is there once."""
     with fresh_database(own_server.url) as url, ExitStack() as stack:
+        pooler = ""
         rings = [make_ring(url, size=2_000, max_bytes=300, in_hand=kept) for kept in ("off", "on")]
+        if PROGRAM:
+            through = pgbouncer(url, server_lifetime="1", server_idle_timeout="1")
+            pooler = stack.enter_context(through).replace("+psycopg", "")
+            rings.append(make_ring(url, size=2_000, max_bytes=300, in_hand="on", consumers="any"))
         for ring in rings:
             stack.callback(ring.close)
         keep_marks(rings[0])
         workers = stack.enter_context(clients(url))
-        busy = Busy(url, rings, workers, own_server, random.Random(5))
+        busy = Busy(url, pooler, rings, workers, own_server, random.Random(5))
         for calls in (PRODUCER, PRODUCER, CONSUMER, CONSUMER, CONSUMER):
             busy.start(calls)
+        for calls in [PRODUCER, CONSUMER, CONSUMER] * bool(pooler):
+            busy.start(calls, pooled=True)
         with watched(url, tmp_path / "a"), watched(url, tmp_path / "b"):
             faults = [busy.kill_client, busy.stop_client, busy.end_sessions, busy.crash]
             for fault in faults * (50 if long else 2):
                 wait_for_progress(workers, 4_000)
                 fault()
                 wait_for_server(url)
-                busy.start(busy.chance.choice([PRODUCER, CONSUMER]))
+                again = busy.chance.choice([PRODUCER, CONSUMER])
+                busy.start(again, pooled=bool(pooler) and busy.chance.random() < 0.3)
             wait_until(lambda: busy.repairs() >= {"repair", "release"}, "both are repaired")
             workers.finish()
         ledger = workers.ledger(marks=marks_of(rings[0]))
@@ -479,10 +583,13 @@ def test_under_traffic_and_kills_nothing_alive_is_repaired(
         for ring in rings:
             ring.relay()
         left = [one.payload for one in rings[0].drain()]
-        rings[1].drain()
-        with rings[1].connect() as connection:
-            left += [text for (text,) in connection.execute(rings[1].sql(_IN_HAND))]
+        for ring in rings[1:]:
+            ring.drain()
+            with ring.connect() as connection:
+                left += [text for (text,) in connection.execute(ring.sql(_IN_HAND))]
         assert ledger.popped + Counter(left) == Counter(ledger.acknowledged)
+        for ring in rings[2:]:
+            assert {one.verb for one in entries(ring.database, ring.queue)} <= {"repair"}
 
 
 _IN_HAND = "SELECT payload FROM {in_hand}"

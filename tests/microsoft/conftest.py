@@ -5,7 +5,8 @@ from functools import cache
 
 import pytest
 
-from tests.microsoft.ring_sessions import Trees, procedures, variant
+from tests.microsoft.design_sessions import Installation
+from tests.microsoft.ring_sessions import Trees, variant
 from tests.microsoft.tools import Tools, tools, why_unavailable
 
 
@@ -19,6 +20,12 @@ def microsoft() -> Iterator[Tools]:
 
 
 @pytest.fixture(scope="session")
-def trees_of(microsoft: Tools) -> Callable[[str, int], Trees]:
-    """The procedures of a ring of that kind, with subscribers or without."""
-    return cache(lambda kind, subscribers: procedures(microsoft, variant(kind, subscribers)))
+def ring_of(microsoft: Tools) -> Callable[[str, int], Installation]:
+    """A ring of that kind, with subscribers or without."""
+    return cache(lambda kind, subscribers: Installation(variant(kind, subscribers), microsoft.tree))
+
+
+@pytest.fixture(scope="session")
+def trees_of(ring_of: Callable[[str, int], Installation]) -> Callable[[str, int], Trees]:
+    """The procedures of such a ring."""
+    return lambda kind, subscribers: ring_of(kind, subscribers).procedures

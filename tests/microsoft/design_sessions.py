@@ -5,6 +5,7 @@ A printed installation says what a queue is made of: tables, keys, indexes, sequ
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -12,6 +13,7 @@ from typing import Any
 
 from console import sql
 from console.actions import install
+from console.catalog import Queue
 from console.designs import Order
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import Variant
@@ -70,8 +72,7 @@ class Installation:
     sequences: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        queue = self.variant.queue("sales", "orders", "mssql")
-        self.script = self.script or install.script(PRODUCT, queue)
+        self.script = self.script or install.script(PRODUCT, self.queue)
         for text in re.split(r"(?m)^GO$", self.script):
             head = re.search(r"(?m)^CREATE OR ALTER PROCEDURE \[sales\]\.\[(orders_\w+)\]", text)
             tree = self.parse(text)
@@ -110,15 +111,16 @@ class Installation:
         head = f"CREATE OR ALTER PROCEDURE [sales].[orders_{name}] {given} AS BEGIN"
         self.procedures[name] = self.parse(f"{head}\n{text}\nEND;")
 
-    def statement(self, name: str, **options: str) -> str:
-        """Add a statement of the queue; its name."""
-        statement, queue = (
-            sql.statement("mssql", name),
-            self.variant.queue("sales", "orders", "mssql"),
-        )
-        called = "_".join((name.replace(".", "_"), *options.values()))
+    @property
+    def queue(self) -> Queue:
+        return self.variant.queue("sales", "orders", "mssql")
+
+    def statement(self, name: str, view: Queue | None = None, **options: str) -> str:
+        """Add a statement of the queue, or of a subscriber's view of it; its name."""
+        statement, of = sql.statement("mssql", name), view or self.queue
+        called = "_".join((name.replace(".", "_"), *options.values(), of.subscriber))
         if called not in self.procedures:
-            scope = queue.scope_of(statement.name, PRODUCT, **options)
+            scope = of.scope_of(statement.name, PRODUCT, **options)
             (text,) = sql.batches(statement, PRODUCT.dialect, scope)
             self.add(called, with_variables(COMMENT.sub("", text)))
         return called
@@ -145,6 +147,22 @@ class Installation:
         return server
 
 
+def repair(
+    made: Installation, server: Server, call_alone: Callable[..., list[Row]]
+) -> Counter[str]:
+    """Run the doctor's repairs of a ring, for each subscriber, when nobody uses it: how many each
+    has repaired."""
+    repaired = Counter[str]()
+    for view in made.queue.views:
+        for name, end in REPAIRS.items():
+            sequence = "orders_push_seq" if end == "push" else view.roles["pop_sequence"]
+            drawn = {f"bound_drawn_{end}": server.sequences[sequence] + 1}
+            (row,) = call_alone(made.statement(f"ring.{name}", view), **drawn)
+            assert row["selected"] == row["done"], name
+            repaired[name] += row["done"]
+    return repaired
+
+
 class Run:
     """Sessions that push, pop and finish; what they committed."""
 
@@ -165,7 +183,18 @@ class Run:
         self._serial = 0
 
     def call(self, session: Session, name: str, **given: Any) -> Steps:
-        return (yield from Call(self.made.procedures, name, session, **given).run())
+        """Payloads are texts here, whatever they are in the queue."""
+        is_bytes = self.variant.given.get("payload") == "bytes"
+        if is_bytes and "payload" in given:
+            given["payload"] = given["payload"].encode()
+        if is_bytes and "payloads" in given:
+            given["payloads"] = json.dumps(
+                [t.encode().hex() for t in json.loads(given["payloads"])]
+            )
+        rows = yield from Call(self.made.procedures, name, session, **given).run()
+        if is_bytes and name.startswith("pop"):
+            return [{**row, "payload": row["payload"].decode()} for row in rows]
+        return rows
 
     def call_alone(self, name: str, **given: Any) -> list[Row]:
         rows: list[Row] = finish(self.call(self.server.session(), name, **given))
@@ -300,17 +329,8 @@ class Run:
         if self.variant.order in {Order.LAX, Order.STRICT, Order.LIFO}:
             assert ids == sorted(ids, reverse=self.variant.order is Order.LIFO), "a batch's order"
 
-    def repair(self) -> dict[str, int]:
-        """Run the doctor's repairs of a ring, when nobody uses it: how many each has repaired."""
-        sequences, repaired = self.server.sequences, {}
-        for name, end in REPAIRS.items():
-            drawn = sequences[f"orders_{end}_seq"] + 1
-            (row,) = self.call_alone(
-                self.made.statement(f"ring.{name}"), **{f"bound_drawn_{end}": drawn}
-            )
-            assert row["selected"] == row["done"], name
-            repaired[name] = row["done"]
-        return repaired
+    def repair(self) -> Counter[str]:
+        return repair(self.made, self.server, self.call_alone)
 
     def drain_and_check(self, *, relays: bool = True) -> None:
         """Pop everything that is left; each message must then have come once, and be counted."""

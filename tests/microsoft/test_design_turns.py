@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from console.designs import Order
-from tests.contract.variants import BEHAVIOURS, Variant, on
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default, on
 from tests.faults.ring_model import finish
 from tests.microsoft.design_sessions import Installation, Run
 from tests.microsoft.interpreter import Call
 from tests.microsoft.server import AttentionError, ServerError
 from tests.microsoft.tools import Tools
 
-DESIGNS = {str(v): v for v in on("mssql", BEHAVIOURS)}
+OF_BYTES = [default(variant.design.name, payload="bytes") for variant in DEFAULTS]
+DESIGNS = {str(v): v for v in on("mssql", [*BEHAVIOURS, *OF_BYTES])}
 Made = Callable[[Variant], Installation]
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from tests.contract.variants import ALL, Variant, on
 from tests.faults.ring_model import finish
+from tests.microsoft.design_sessions import Installation
 from tests.microsoft.interpreter import Call
-from tests.microsoft.ring_sessions import Run, Trees, procedures, ring
+from tests.microsoft.ring_sessions import Run, Trees, ring
 from tests.microsoft.server import Row
 from tests.microsoft.tools import Tools
 from tests.microsoft.trees import Node
@@ -91,7 +92,7 @@ def test_a_pop_locks_no_slot_of_a_push_in_flight(trees_of: TreesOf) -> None:
 @pytest.mark.parametrize("variant", RINGS, ids=str)
 def test_every_procedure_locks_as_the_protocol_requires(microsoft: Tools, variant: Variant) -> None:
     """So none has to query the isolation level, or to read the configuration again."""
-    of_variant = procedures(microsoft, variant)
+    of_variant = Installation(variant, microsoft.tree).procedures
     for name in CALLS:
         nodes = list(inside(of_variant[name]))
         kinds = [node["$type"] for node in nodes]

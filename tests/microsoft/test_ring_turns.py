@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from itertools import count, islice
 from random import Random
@@ -11,11 +12,15 @@ import pytest
 from console.actions import install
 from console.engines.mssql import PRODUCT
 from tests.faults.ring_model import finish
+from tests.microsoft.design_sessions import Installation, repair
 from tests.microsoft.interpreter import Call, ThrownError
 from tests.microsoft.ring_sessions import Run, Trees, ring, variant
+from tests.microsoft.server import AttentionError
 from tests.microsoft.tools import Tools
 
 TreesOf = Callable[[str, int], Trees]
+RingOf = Callable[[str, int], Installation]
+SUBSCRIBED = [("plain", 3), ("archive", 2), ("apart", 3)]
 
 
 def run(trees: Trees, seed: int, subscribers: int) -> Run:
@@ -45,7 +50,7 @@ def test_each_subscriber_gets_each_message_once(
             found.check_all_archived()
 
 
-@pytest.mark.parametrize(("kind", "subscribers"), [("plain", 3), ("archive", 2), ("apart", 3)])
+@pytest.mark.parametrize(("kind", "subscribers"), SUBSCRIBED)
 def test_no_subscriber_loses_a_message_to_a_fail_over(
     trees_of: TreesOf, kind: str, subscribers: int, long: bool
 ) -> None:
@@ -54,6 +59,71 @@ def test_no_subscriber_loses_a_message_to_a_fail_over(
         found = Run(trees_of(kind, subscribers), seed, subscribers, fails_over=True)
         found.run_interleaved()
         found.pop_rest_and_check()
+
+
+@pytest.mark.parametrize("kind", ["plain", "archive", "apart"])
+def test_repairs_bring_each_subscriber_what_failovers_left(
+    ring_of: RingOf, kind: str, long: bool
+) -> None:
+    """Without a relay: what each subscriber's lost numbers left behind is repaired, and popped."""
+    made, repaired = ring_of(kind, 3), Counter[str]()
+    for seed in range(500 if long else 6):
+        found = Run(made.procedures, seed, 3, fails_over=True)
+        found.run_interleaved()
+        repaired += repair(made, found.server, found.call_alone)
+        found.pop_rest_and_check(relays=False)
+        assert not any(repair(made, found.server, found.call_alone).values()), "it was repaired"
+    assert repaired["park_orphans"]
+    assert repaired["drop_holes"] + repaired["void_holes"]
+
+
+@pytest.mark.parametrize("how", ["attention", "failover"])
+@pytest.mark.parametrize(("kind", "subscribers"), SUBSCRIBED)
+def test_a_call_that_is_cut_did_nothing_or_everything_for_each_subscriber(
+    trees_of: TreesOf, kind: str, subscribers: int, how: str, long: bool
+) -> None:
+    for call in CALLS:
+        for is_open in (False, True):
+            for steps in count(4, 1 if long else 31):
+                found = Run(trees_of(kind, subscribers), 1, subscribers)
+                if not cut(found, call, steps, how, is_open=is_open):
+                    assert steps > 4
+                    break
+
+
+def cut(run: Run, call: str, steps: int, how: str, *, is_open: bool) -> bool:
+    """End a call of the second subscriber after so many steps; False: it has fewer.
+
+    What it had committed counts, nothing else; nothing may be lost.
+    """
+    name = run.names[1]
+    assert run.relay(9)
+    for payload in ("first", "next"):
+        assert run.call_alone("push", payload=payload)
+        run.pushed.append(payload)
+    session = run.server.session()
+    if is_open:
+        session.begin()
+        finish(run.call(session, "push", payload="before"))
+    given = CALLS[call] | ({"subscriber": name} if call.startswith("pop") else {})
+    other = run.call(session, call, **given)
+    if sum(1 for _ in islice(other, steps)) < steps:
+        return False
+    if session.commits:
+        rows = finish(other)
+        if call.startswith("pop"):
+            run.popped[name] += [row["payload"] for row in rows]
+        else:
+            run.pushed += json.loads(str(given.get("payloads", '["new"]')))
+    elif how == "attention":
+        with pytest.raises(AttentionError):
+            other.throw(AttentionError)
+        assert not session.depth
+    else:
+        other.close()
+        run.server.fail_over()
+    run.pop_rest_and_check()
+    return True
 
 
 CALLS: dict[str, dict[str, object]] = {

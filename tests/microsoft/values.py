@@ -53,7 +53,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "CONCAT": lambda *values: "".join("" if v is None else str(v) for v in values),
     "QUOTENAME": lambda name: f"[{name}]",
     "OBJECT_ID": lambda name, *_: re.findall(r"\[(\w+)\]", name)[-1],
-    "DATALENGTH": lambda text: 2 * len(text),
+    "DATALENGTH": lambda value: len(value) * (1 if isinstance(value, bytes) else 2),
     "ISJSON": lambda _: 1,
     "REPLICATE": lambda text, _: text,
     "LEN": lambda text: len(text.rstrip(" ")),
@@ -511,6 +511,14 @@ class Values:
     def _ConvertCall(self, node: Node, rows: Rows) -> Steps:
         value = yield from self._value(node["Parameter"], rows)
         return value.hex().upper() if isinstance(value, bytes) else str(value)
+
+    def _TryConvertCall(self, node: Node, rows: Rows) -> Steps:
+        """Of hexadecimal digits, to binary."""
+        value = yield from self._value(node["Parameter"], rows)
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            return None
 
 
 class _Row(dict[str, Any]):

@@ -413,15 +413,21 @@ def check_out(revision: str, folder: Path) -> Path:
     return folder
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+@contextmanager
+def both_revisions(document: str) -> Iterator[tuple[EmbeddedServer, Console, Console]]:
+    """A server, the console of the revision that the command line names, and this one."""
+    parser = argparse.ArgumentParser(description=document.partition("\n")[0])
     parser.add_argument("revision")
     revision = parser.parse_args().revision
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(EmbeddedServer.start())
+    with tempfile.TemporaryDirectory() as made, EmbeddedServer.start() as server:
+        folder = Path(made)
         before = Console("before", check_out(revision, folder / "checkout"), folder / "1")
-        after = Console("after", copy_package(folder / "now"), folder / "2")
+        yield server, before, Console("after", copy_package(folder / "now"), folder / "2")
+
+
+def main() -> int:
+    with ExitStack() as stack:
+        server, before, after = stack.enter_context(both_revisions(__doc__))
         with connect(server.url) as connection:
             connection.execute("CREATE DATABASE made TEMPLATE template0")
         url = make_url(server.url).set(drivername="postgresql+psycopg")

@@ -33,6 +33,7 @@ MORE = {
     "version": "1",
     "installed_from": "me@here",
     "pushes": "no",
+    "default": "DEFAULT 0",
     **dict.fromkeys(("relation", "index", "session", "function", "role", "member"), "name"),
     **dict.fromkeys(("constraint", "column", "second"), "name"),
     **dict.fromkeys(("relation_schema", "id_column", "database", "secret"), "name"),

@@ -7,20 +7,15 @@ that its verbs reach. This one says what it thinks of them, upgrades all, and ta
 Exit 1: something was lost, doubled, refused, or still differs.
 """
 
-import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 from sqlalchemy import make_url
 
-from console.features.demo.embedded import EmbeddedServer
 from tests.contract.variants import ALL, Variant, on
 from tests.servers import connect, value
-from tests.tools.json_before import Console, check_out, copy_package
+from tests.tools.json_before import Console, both_revisions
 
 MESSAGES = 9
 STATES = ("ready", "scheduled", "claimed", "errors", "done")
@@ -28,21 +23,13 @@ Found = dict[str, dict[str, object]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("revision")
-    revision = parser.parse_args().revision
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(EmbeddedServer.start())
+    with both_revisions(__doc__) as (server, old, new), old.open(), new.open():
         url = server.create_database("old")
         url = make_url(url).set(drivername="postgresql+psycopg").render_as_string(False)
-        old = Console("before", check_out(revision, folder / "checkout"), folder / "1")
-        new = Console("after", copy_package(folder / "now"), folder / "2")
-        with old.open(), new.open():
-            names = list(installed_by(old, url))
-            before = figures(old, url)
-            print(f"{len(names)} queues of {revision}, states {totals(before)}")
-            return upgraded(new, url, before)
+        names = list(installed_by(old, url))
+        before = figures(old, url)
+        print(f"{len(names)} queues installed before, states {totals(before)}")
+        return upgraded(new, url, before)
 
 
 def installed_by(console: Console, url: str) -> Iterator[str]:

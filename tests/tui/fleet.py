@@ -5,10 +5,9 @@ How fast the console is on it: `python -m tests.tui.speed --fleet 60 20`.
 
 import itertools
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +22,7 @@ from console.designs import design
 from console.engines import open_database
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import COMMAND
+from tests.contract.traffic import at_work
 from tests.servers import connect
 from tests.servers.proxy import Proxy
 from tests.tui.speed import (
@@ -60,24 +60,10 @@ class Fleet:
         """The host's label in its group."""
         return f"127.0.0.1:{self.proxies[index].port}"
 
-    @contextmanager
-    def traffic(self) -> Iterator[None]:
+    def traffic(self) -> AbstractContextManager[object]:
         """Push into each queue every 5 s."""
-        stop = threading.Event()
-
-        def run() -> None:
-            for index in itertools.cycle(range(len(self.urls))):
-                if stop.wait(5.0 / len(self.urls)):
-                    return
-                self.push(index)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        hosts = itertools.cycle(range(len(self.urls)))
+        return at_work(map(self.push, hosts), pause_seconds=5.0 / len(self.urls))
 
     def push(self, index: int) -> None:
         """Push a message into each queue of a host; pop one from each ring first."""

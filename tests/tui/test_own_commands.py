@@ -22,6 +22,7 @@ from console.tui.dialogs.dialog import FactsDialog
 from tests.tui.feeds import queue
 from tests.tui.opened import opened
 
+CUT = "\n... (cut)"
 ECHO = f"{sys.executable} -c 'import sys; print(sys.argv[1:])'"
 TABLES = f"""
 [commands.show]
@@ -102,6 +103,19 @@ def test_what_ran_is_in_the_audit_of_this_machine(configured: Path) -> None:
         ("own command x", "failed"),
     ]
     assert "'a b'" in lines[0]["detail"]
+
+
+def test_output_is_bounded_while_it_is_read_and_a_program_that_does_not_end_is_killed(
+    configured: Path,
+) -> None:
+    del configured
+    written = "import sys; [sys.stdout.write('x' * 100_000) for _ in range(200)]"
+    long = run(command("x"), [sys.executable, "-c", written], ("p", "s", "q"))
+    assert (len(long), long[-12:]) == (1_000_000 + len(CUT), "x" * (12 - len(CUT)) + CUT)
+    endless = replace(command("x"), seconds=0.5)
+    for words in (["yes"], ["sleep", "1000"], ["sh", "-c", "exec >&-; exec sleep 1000"]):
+        with pytest.raises(UsageError, match="was stopped"):
+            run(endless, words, ("p", "s", "q"))
 
 
 async def test_a_key_runs_it_on_the_queue_under_the_cursor(configured: Path) -> None:

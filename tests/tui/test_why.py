@@ -41,9 +41,9 @@ async def test_why_shows_causes_evidence_and_what_would_disprove_them(
     async with one_tab(WhyTab, size=size) as shown:
         await shown.show(explanation)
         assert "possible cause" in shown.text_of("#why-head")
-        assert "pop/s fell from" in shown.text_of("#why-head")
+        assert "pop/s fell: usually" in shown.text_of("#why-head")
         detail = shown.text_of("#why-detail")
-        assert "consumers went: mailer" in detail
+        assert "consumers disconnected: mailer" in detail
         assert "not this if: the same consumers are connected and pop" in detail
         await shown.pilot.press("enter")
         assert shown.navigator.calls == [("queue", KEY, "consumers")]

@@ -1,5 +1,5 @@
-"""The version that a queue's code has in the catalog: by it, code that an older console installed
-differs from code that was modified locally."""
+"""The version that a queue's code and defaults have in the catalog: by it, what an older console
+installed differs from what was modified locally."""
 
 from hashlib import sha256
 
@@ -8,10 +8,10 @@ from console.catalog import INTERFACE_VERSION
 from console.engines import PRODUCTS
 from tests.contract.variants import ALL, on
 
-VERSION, DIGEST = 2, "be8697b0f192fd74"
+VERSION, DIGEST = 2, "2d856b70a17a47ac"
 
 
-def test_code_that_has_changed_has_another_version() -> None:
+def test_code_or_a_default_that_has_changed_has_another_version() -> None:
     """If this fails: raise `INTERFACE_VERSION`, and write both values here."""
     digest = sha256()
     for engine, product in sorted(PRODUCTS.items()):
@@ -19,4 +19,7 @@ def test_code_that_has_changed_has_another_version() -> None:
             queue = variant.queue("s", "q")
             for code in sorted(shipped.code(product, queue), key=lambda routine: routine.name):
                 digest.update(f"{engine} {variant} {code}\n".encode())
+            for column in shipped.columns(product, queue):
+                of = f"{column.table}.{column.name} {column.default}"
+                digest.update(f"{engine} {variant} {of}\n".encode())
     assert (INTERFACE_VERSION, digest.hexdigest()[:16]) == (VERSION, DIGEST)

@@ -19,6 +19,7 @@ DYNAMIC_SQL = {
     "EXEC (N'CREATE SCHEMA dbq AUTHORIZATION dbo')": "the same",
     "EXEC (N'CREATE SCHEMA [sales] AUTHORIZATION dbq_owner')": "the same",
     "EXEC (@alter)": "ALTER SEQUENCE ... RESTART WITH ... CACHE takes constants",
+    "EXEC (@change)": "a default's constraint has any name, and its expression is in our scripts",
     "EXEC (@kill)": "so does KILL",
     "EXEC (@exchange)": "a procedure's own head, which only the server has, and another body",
     "EXEC (@restore)": "the same, and its body as it was: that is kept in the catalog, and checked",

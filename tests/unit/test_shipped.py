@@ -12,9 +12,11 @@ from console.actions.install import parts
 from console.actions.upgrade import Difference, How
 from console.catalog import Queue
 from console.engines import PRODUCTS, Product
-from tests.contract.variants import ALL
+from tests.contract.variants import ALL, default
 
 NAMES = ("orders", 'a "b" -- c', "x] [y.z", "it's {queue}")
+
+DEFAULT_QUEUE = default("fifo").queue("sales", "it's [x]", "mssql")
 
 
 def queues() -> Iterator[tuple[Product, Queue, str]]:
@@ -53,6 +55,38 @@ def test_all_tables_of_the_catalog_are_found(engine: str) -> None:
     decisions |= {"lake_plan", "lake_row"}
     assert {column.table for column in columns} == {"queue", "setting", "action"} | decisions
     assert {"action_id", "detail", "cutoff"} <= {c.name for c in columns if c.table == "action"}
+
+
+def test_defaults_are_compared_with_what_a_server_writes() -> None:
+    written = {
+        "clock_timestamp()": "clock_timestamp()",
+        "SYSUTCDATETIME()": "(sysutcdatetime())",
+        "NEWSEQUENTIALID()": "(newsequentialid())",
+        "0": "((0))",
+        "N''": "(N'')",
+        "''": "''::text",
+    }
+    for product, queue, _ in queues():
+        for column in shipped.columns(product, queue):
+            with_default = re.search(r"(?<!BY )\bDEFAULT (\S+?)(?:,|\s|$)", column.definition)
+            assert bool(with_default) == bool(column.default)
+            assert column.has_default("") != bool(with_default), column
+            if with_default and with_default[1] in written:
+                assert column.has_default(with_default[1])
+                assert column.has_default(written[with_default[1]])
+            assert not column.has_default("(N'x')")
+            assert not column.has_default("now()")
+
+
+def test_a_default_of_sql_server_keeps_the_name_of_its_constraint() -> None:
+    product, queue = PRODUCTS["mssql"], DEFAULT_QUEUE
+    archived = {c.name: c for c in shipped.columns(product, queue)}["archived_at"]
+    assert archived.default == "CONSTRAINT [it's [x]]_archive_time] DEFAULT SYSUTCDATETIME()"
+    names = {"schema": "sales", "table": archived.table, "column": archived.name}
+    scope = sql.Scope(names | {"default": archived.default})
+    text = sql.script("upgrade.set_default", product.dialect, scope)
+    assert "N'CONSTRAINT [it''s [x]]_archive_time] DEFAULT SYSUTCDATETIME()'" in text
+    assert "OBJECT_ID(N'[sales].[it''s [x]]_archive]')" in text
 
 
 def test_the_header_of_a_procedure_does_not_count_as_a_difference() -> None:

@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.catalog import Queue
 from console.catalog.audit import Entry
 from console.config.file_reader import read
 from console.config.profile import Settings
+from console.designs import DESIGNS
 from console.doctor.checks import CODES
 from console.doctor.finding import Finding
+from console.doctor.repairs import release_claims
 from console.features.history import segments
 from console.features.history.reader import RecordReader
 from console.features.history.segments import ACTIONS, FINDINGS, TimeRange
 from console.features.unattended.past import dry_run
 from console.features.unattended.policy import (
-    AGENT,
     CLAIMS_GONE,
     HOLES,
     LEAST_UNUSUAL,
@@ -28,6 +30,8 @@ from console.features.unattended.policy import (
     ORPHANS,
     REPAIRABLE,
     RETURNS,
+    STOP,
+    Audited,
     Past,
     Policy,
     Stop,
@@ -40,6 +44,7 @@ from console.features.unattended.policy import (
 )
 from console.monitor.limits import Severity
 
+QUEUE = Queue("public", "orders", DESIGNS["claim"], {}, {})
 NOW = datetime(2026, 3, 29, 3, 0, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 ALL = Policy("always", "always", "bound")
@@ -136,14 +141,14 @@ def test_what_was_repaired_is_read_back_from_the_audit(kind: Any, about: set[str
 def test_no_other_detail_is_taken_for_one(text: str) -> None:
     (read_back,) = repairs_of([entry(MINUTE, detail=text)])
     assert read_back.kind == ""
-    assert repairs_of([entry(MINUTE, operator="ann@db1", detail=detail(ALL, ORPHANS, ["1"]))]) == []
 
 
 def test_a_finding_is_about_runs_of_numbers_or_messages() -> None:
     code = CODES[0]
     assert subjects(Finding(code, "", {"numbers": [[5, 9], [12, 12]]})) == ("5-9", "12")
-    owners = [{"ids": ["a", "b"]}, {"ids": ["c"]}]
-    assert subjects(Finding(code, "", {"by_owner": owners})) == ("a", "b", "c")
+    owners = {"pid=1": ["a", "b"], "pid=2": ["c"]}
+    release = release_claims(QUEUE, 300.0, "gone", owners)
+    assert subjects(Finding(code, "", repair=release)) == ("a", "b", "c")
     assert subjects(Finding(code, "")) == ()
 
 
@@ -157,7 +162,7 @@ def test_never_more_than_the_budget_of_an_hour(found: Sequence[tuple[int, int]])
     done: list[Past] = []
     for minute, rows in sorted(found):
         now = NOW + minute * MINUTE
-        if must_stop(policy, ORPHANS, [], rows, done, now) is None:
+        if must_stop(policy, ORPHANS, [], rows, Audited(now, done)) is None:
             done.append(Past(now, "orphans", rows))
     for one in done:
         within = [other for other in done if timedelta() <= other.at - one.at < HOUR]
@@ -168,19 +173,19 @@ def test_never_more_than_the_budget_of_an_hour(found: Sequence[tuple[int, int]])
 def test_what_comes_back_for_the_third_time_is_left_to_a_person() -> None:
     past = [Past(NOW - n * MINUTE, "claims_gone", 1, frozenset({"17"})) for n in (50, 30, 10)]
     assert len(past) == RETURNS
-    assert must_stop(ALL, CLAIMS_GONE, ["17"], 1, past[1:], NOW) is None
-    stop = must_stop(ALL, CLAIMS_GONE, ["16", "17"], 1, past, NOW)
+    assert must_stop(ALL, CLAIMS_GONE, ["17"], 1, Audited(NOW, past[1:])) is None
+    stop = must_stop(ALL, CLAIMS_GONE, ["16", "17"], 1, Audited(NOW, past))
     assert stop is not None
     assert stop.lasts
     assert "message 17 came back after 3 repairs" in stop.reason
-    assert must_stop(ALL, CLAIMS_GONE, ["16"], 1, past, NOW) is None
+    assert must_stop(ALL, CLAIMS_GONE, ["16"], 1, Audited(NOW, past)) is None
     parked = [Past(NOW - n * MINUTE, "orphans", 9, frozenset({"5-9", "12"})) for n in (50, 30, 10)]
-    stop = must_stop(ALL, ORPHANS, ["10-11", "7"], 1, parked, NOW)
+    stop = must_stop(ALL, ORPHANS, ["10-11", "7"], 1, Audited(NOW, parked))
     assert stop is not None
     assert "number 7 came back" in stop.reason
-    assert must_stop(ALL, ORPHANS, ["10-11", "13"], 1, parked, NOW) is None
+    assert must_stop(ALL, ORPHANS, ["10-11", "13"], 1, Audited(NOW, parked)) is None
     of_others = [replace(one, kind="orphans") for one in past]
-    assert must_stop(ALL, CLAIMS_GONE, ["17"], 1, of_others, NOW) is None
+    assert must_stop(ALL, CLAIMS_GONE, ["17"], 1, Audited(NOW, of_others)) is None
 
 
 def test_far_more_than_usual_is_left_to_a_person_but_only_where_something_is_usual() -> None:
@@ -188,31 +193,50 @@ def test_far_more_than_usual_is_left_to_a_person_but_only_where_something_is_usu
     assert most == LEAST_UNUSUAL, "with two in the busiest hour"
     latest = repairs(most + 1, 5 * MINUTE)
     usual = repairs(2, 30 * HOUR)
-    assert must_stop(ALL, ORPHANS, [], 1, latest, NOW) is None, "nothing is known of before"
-    assert must_stop(ALL, ORPHANS, [], 1, [*latest[1:], *usual], NOW) is None
-    stop = must_stop(ALL, ORPHANS, [], 1, [*latest, *usual], NOW)
+    assert must_stop(ALL, ORPHANS, [], 1, Audited(NOW, latest)) is None, (
+        "nothing is known of before"
+    )
+    assert must_stop(ALL, ORPHANS, [], 1, Audited(NOW, [*latest[1:], *usual])) is None
+    stop = must_stop(ALL, ORPHANS, [], 1, Audited(NOW, [*latest, *usual]))
     assert stop is not None
     assert stop.lasts
-    assert must_stop(ALL, HOLES, [], 1, [*latest, *usual], NOW) is None
+    assert must_stop(ALL, HOLES, [], 1, Audited(NOW, [*latest, *usual])) is None
 
 
 @pytest.mark.parametrize("lasts", [True, False])
 def test_a_stop_ends_with_the_next_action_of_a_person_or_with_its_hour(lasts: bool) -> None:
     stop = Stop("orphans", "repairs: too many of them", lasts)
-    recorded = entry(59 * MINUTE, verb=AGENT, detail=stop.text)
-    found = stops_of([entry(MINUTE), recorded], NOW)
+    recorded = entry(59 * MINUTE, verb=STOP, detail=stop.text)
+    found = stops_of([recorded], NOW - HOUR, NOW)
     assert {key: of for key, (_, of) in found.items()} == {"orphans": stop}
-    assert stops_of([entry(MINUTE, operator="ann@db1"), recorded], NOW) == {}
-    later = stops_of([recorded], NOW + 2 * MINUTE)
+    assert stops_of([recorded], NOW - MINUTE, NOW) == {}
+    later = stops_of([recorded], None, NOW + 2 * MINUTE)
     assert bool(later) is lasts
+
+
+def test_what_came_back_before_a_person_acted_is_dealt_with() -> None:
+    """Else the next attempt would stop again, whatever the person did."""
+    returned = [Past(NOW - n * MINUTE, "claims_gone", 1, frozenset({"17"})) for n in (50, 30, 10)]
+    after = Audited(NOW, returned, person=NOW - 5 * MINUTE)
+    assert must_stop(ALL, CLAIMS_GONE, ["17"], 1, after) is None
+    again = [Past(NOW - n * MINUTE, "claims_gone", 1, frozenset({"17"})) for n in (3, 2, 1)]
+    assert must_stop(ALL, CLAIMS_GONE, ["17"], 1, replace(after, repairs=again)) is not None
+    unusual = [*repairs(9, 10 * MINUTE), *repairs(2, 30 * HOUR)]
+    assert must_stop(ALL, ORPHANS, [], 1, Audited(NOW, unusual)) is not None
+    assert must_stop(ALL, ORPHANS, [], 1, replace(after, repairs=unusual)) is None
+
+
+def test_an_attempt_that_found_nothing_left_is_no_return() -> None:
+    past = [Past(NOW - n * MINUTE, "orphans", 0, frozenset({"17"})) for n in (50, 30, 10)]
+    assert must_stop(ALL, ORPHANS, ["17"], 1, Audited(NOW, past)) is None
 
 
 # ------------------------------------------------------------------------------- on the past
 
 
 def test_the_past_tells_what_it_would_have_done(tmp_path: Path) -> None:
-    """Four hours: orphans that an operator repaired after 50 minutes, a claim that nobody did, and
-    more repairs than the budget allows."""
+    """Four hours: orphans that an operator repaired after 50 minutes, a claim that nobody did, more
+    than the budget allows, and an orphan that was gone before a second proof."""
 
     def finding(minute: int, code: str | None, summary: str = "") -> dict[str, object]:
         at = NOW + minute * MINUTE
@@ -222,6 +246,8 @@ def test_the_past_tells_what_it_would_have_done(tmp_path: Path) -> None:
     rows = [finding(0, None), *(finding(n, "orphan", "21 orphans: 507-527") for n in range(10, 60))]
     rows += [finding(60, None), finding(70, "claims_gone", "1 claim whose consumer disconnected")]
     rows += [finding(71, None), finding(72, "orphan", "1,234 orphans: 1-1234"), finding(73, None)]
+    short = finding(80, "orphan", "1 orphan: 9")
+    rows += [short, {**finding(80, None), "at": NOW + 80 * MINUTE + timedelta(seconds=5)}]
     segment.write(FINDINGS, rows)
     acted = {"at": NOW + 59 * MINUTE, "schema": "public", "queue": "jobs", "verb": "repair"}
     segment.write(ACTIONS, [{**acted, "action_id": 1, "operator": "ann@db1", "outcome": "done"}])
@@ -233,7 +259,8 @@ def test_the_past_tells_what_it_would_have_done(tmp_path: Path) -> None:
     assert (first.code, first.rows, first.operator) == ("orphan", 21, "ann@db1")
     assert first.sooner_seconds == 50 * 60 - 10
     assert (second.code, second.rows, second.operator) == ("claims_gone", 1, "")
-    assert (third.rows, third.left) == (1_234, "rows_per_hour is used up")
+    assert (third.rows, third.operator) == (1_234, "")
+    assert third.left.startswith("rows_per_hour = 1,000: 1 used in the last hour")
     assert found.not_woken == 2, "an orphan is critical, a claim that is gone a warning"
     nothing = dry_run(RecordReader(tmp_path, "shop"), span, lambda _: Policy())
     assert nothing.findings == ()

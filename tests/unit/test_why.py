@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from console.catalog.decisions import Decision
 from console.errors import UsageError
 from console.features.history import segments
+from console.features.history.points import spells
 from console.features.history.segments import (
     ACTIONS,
     CONSUMERS,
@@ -28,7 +29,6 @@ from console.features.why.events import (
     consumer_events,
     finding_events,
     link_events,
-    spells,
 )
 from console.features.why.explain import Explanation, Where, explain, timeline
 from console.features.why.handover import Handover, handover, markdown
@@ -74,17 +74,31 @@ def test_of_quiet_hours_it_says_nothing(tmp_path: Path, *, long: bool) -> None:
 _NOTHING = "no figure is worse than usual: nothing to explain"
 
 
+def test_what_follows_from_a_likelier_cause_says_so(tmp_path: Path) -> None:
+    simulated = incident("paused", 6)
+    simulated.write(tmp_path)
+    found = explained(tmp_path, simulated.now)
+    assert [(cause.code, cause.follows) for cause in found.causes] == [
+        ("paused", None),
+        ("consumers", 1),
+    ]
+    text = "\n".join(VIEW.lines(found, Display(UTC, simulated.now)))
+    assert "(it may follow from 1)" in text
+    assert "  now: ready " in text
+
+
 def test_each_cause_has_evidence_a_time_and_what_would_disprove_it(tmp_path: Path) -> None:
     simulated = incident("consumers", 5)
     simulated.write(tmp_path)
     found = explained(tmp_path, simulated.now)
     causes: Any = found.as_json(UTC)["causes"]
-    assert list(causes[0]) == ["code", "what", "at", "evidence", "disproof"]
+    assert list(causes[0]) == ["code", "what", "at", "evidence", "disproof", "follows"]
+    assert causes[0].pop("follows") is None
     assert all(causes[0].values())
     text = "\n".join(VIEW.lines(found, Display(UTC, simulated.now)))
-    assert "consumers went: mailer" in text
+    assert "consumers disconnected: mailer" in text
     assert "not this if: the same consumers are connected and pop" in text
-    assert "what happened beside it:" in text
+    assert "what happened beside it, and" in text
 
 
 def test_where_nothing_fits_it_says_so(tmp_path: Path) -> None:
@@ -95,7 +109,7 @@ def test_where_nothing_fits_it_says_so(tmp_path: Path) -> None:
     found = explained(tmp_path, BEGIN + timedelta(hours=3))
     assert (found.verdict, found.causes) == ("nothing here explains it", ())
     (change,) = found.changes
-    assert change.words == "age rose from 1.0 s to 5 min"
+    assert change.words == "age rose: usually 1.0 s, now 5 min"
     assert change.at == BEGIN + timedelta(minutes=170)
     assert found.basis == "the hour before"
 
@@ -175,6 +189,8 @@ def test_a_scale_is_never_smaller_than_its_floor(values: list[float]) -> None:
 
 # Events.
 
+RECORDER = "unattended ann@rec1 pid 7"
+
 
 def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
@@ -236,9 +252,9 @@ def test_consumers_come_go_and_restart_and_one_examination_alone_is_not_believed
     ]
     found = [(event.at, event.name, event.words) for event in consumer_events(rows)]
     assert found == [
-        (at(120), "mailer", "3 of 8 sessions went at app3"),
+        (at(120), "mailer", "3 of 8 sessions disconnected at app3"),
         (at(170), "mailer", "restarted: all its 5 sessions are new at app3"),
-        (at(240), "mailer", "went: 5 sessions at app3"),
+        (at(240), "mailer", "disconnected: 5 sessions at app3"),
         (at(300), "biller", "came: 8 sessions at app3"),
     ]
 
@@ -249,7 +265,7 @@ def test_a_consumer_is_silent_only_while_messages_wait() -> None:
         return [event.words for event in consumer_events(rows)]
 
     assert seen(0) == []
-    assert seen(4) == ["fell silent at app3: its last pop, while messages wait"]
+    assert seen(4) == ["last pop at app3; still connected, and messages wait"]
 
 
 def test_lost_connections_and_failovers() -> None:
@@ -274,11 +290,13 @@ def test_lost_connections_and_failovers() -> None:
 
 def test_an_action_is_known_as_it_ended_and_as_unattended() -> None:
     began = {**action(10, "purge"), "ended_at": None, "outcome": "running"}
-    rows = merged([action(10, "purge"), began], [action(20, "unattended", 2, note=None)])
+    rows = merged(
+        [action(10, "purge"), began], [action(20, "repair", 2, operator=RECORDER, note=None)]
+    )
     found = list(action_events(rows, BEGIN))
     assert [(one.kind, one.words) for one in found] == [
         ("action", "done, by ann@ops"),
-        ("unattended", "done, by ann@ops"),
+        ("unattended", f"done, by {RECORDER}"),
     ]
     assert not list(action_events(rows, at(21)))
 
@@ -344,7 +362,7 @@ def eight_hours(tmp_path: Path) -> Handover:
     write(
         tmp_path, ACTIONS,
         action(100, "note", 1, note="took over from *bob*"),
-        action(200, "release", 2, operator="unattended@rec1", done=12, planned=12),
+        action(200, "release", 2, operator=RECORDER, done=12, planned=12),
         action(300, "requeue", 3, done=5, planned=5),
     )  # fmt: skip
     return handover(tmp_path, "prod", None, 8 * 3600.0, BEGIN + timedelta(hours=8))

@@ -199,9 +199,10 @@ def _as_json(values: Mapping[str, Value]) -> dict[str, object]:
 
 def _table(values: Mapping[str, Value]) -> Iterator[str]:
     rows = [(name, _in_words(value), str(value.origin)) for name, value in values.items()]
+    names = max((len(name) for name, _, _ in rows), default=0)
     widest = min(max((len(words) for _, words, _ in rows), default=0), 40)
     for name, words, origin in rows:
-        yield f"  {name:<20}{words:<{widest}}  {origin}"
+        yield f"  {name:<{names}}  {words:<{widest}}  {origin}"
 
 
 def _plain(value: Value) -> Any:

@@ -1,9 +1,9 @@
-"""A queue over time, from its recording: points of equal periods, for any span. A period without
-samples has no point.
+"""A queue over time, from its recording: points of equal periods, for any span, and marks for what
+happened to it. A period without samples has no point.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -23,9 +23,10 @@ from console.features.history.segments import (
     TimeRange,
 )
 from console.figures import FIGURES, SAMPLE_LATENCY
-from console.formats import UNKNOWN, duration
+from console.formats import NOT_APPLICABLE, UNKNOWN, duration, first_line, plain
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.subscribers import from_text
+from console.views.view import Display, Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Lengths of a point, in seconds."""
 MOST_POINTS = 10_000
+FINDING, ACTION, NOTE = "finding", "action", "note"
+Rows = Sequence[Mapping[str, Any]]
+_SEVERITIES = ("", "note", "warning", "critical")
 
 _KEPT = (*(figure for figure in FIGURES if figure.in_history), SAMPLE_LATENCY)
 _HIGHEST = (*(figure.name for figure in _KEPT if not figure.unit.mean), *LATENCIES)
@@ -85,18 +89,43 @@ class Mark:
     """An event: a finding, an action, an operator's note, or that the server was a standby."""
 
     at: datetime
-    until: datetime | None
-    """When it ended; None: not yet, as far as recorded. A note ends at once; of a standby, the last
-    sample that was taken on it."""
     kind: str
     """`finding`, `action`, `note` or `standby`."""
     name: str
     """Its code, its verb, the author, or the connection."""
     words: str
+    until: datetime | None = None
+    """When it ended; None: not yet, as far as recorded. A note ends at once; of a standby, the last
+    sample that was taken on it."""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it lasted; None: not ended, or it is a note."""
+        if self.until is None or self.kind == NOTE:
+            return None
+        return max(0.0, (self.until - self.at).total_seconds())
+
+    @property
+    def lasted(self) -> str:
+        """Nothing for what was done in an instant, as a pause is: that lasts until it is ended."""
+        brief = self.seconds is None or self.seconds < 1
+        return NOT_APPLICABLE if self.seconds is None or brief else duration(self.seconds)
+
+    def when(self, display: Display) -> str:
+        """From when to when."""
+        ended = self.until not in {None, self.at}
+        return display.moment(self.at) + (f" to {display.moment(self.until)}" if ended else "")
+
+    def detail(self, display: Display) -> Sequence[Part]:
+        return [
+            (f"{self.kind} ", "quiet"),
+            (plain(self.name), "strong"),
+            (f"  {self.when(display)}\n{first_line(self.words)}", ""),
+        ]
 
     def as_json(self) -> dict[str, object]:
         until = None if self.until is None else self.until.isoformat()
-        return {**asdict(self), "at": self.at.isoformat(), "until": until}
+        return {**vars(self), "at": self.at.isoformat(), "until": until}
 
 
 @dataclass(frozen=True)
@@ -174,21 +203,15 @@ def history(
             or f"The search was in {' and '.join(filter(None, (str(root), lake)))}.",
             next_step="The console records while it is open; dbq-console record always does.",
         )
-    schemas = sorted({row["schema"] or "" for row in rows})
-    if len(schemas) > 1:
-        raise UsageError(
-            f"There are several queues {queue!r}.",
-            why=f"In the schemas {', '.join(schemas)}.",
-            next_step="Say which with --schema.",
-        )
+    schema = sampled_schema(rows, queue)
     marks = [
         *findings_of(records.rows(FINDINGS, equal)),
-        *_actions(records.reader.rows(ACTIONS, span), schemas[0], queue),
+        *_actions(records.reader.rows(ACTIONS, span), schema, queue),
         *_standbys(records.reader, span, records.sources.step_seconds),
     ]
     return History(
         connection,
-        schemas[0],
+        schema,
         queue,
         span,
         records.sources.step_seconds,
@@ -197,6 +220,18 @@ def history(
         records.skipped,
         records.sources.names,
     )
+
+
+def sampled_schema(samples: Iterable[Mapping[str, Any]], queue: str) -> str:
+    """The queue's, empty without samples. UsageError: several queues have the name."""
+    schemas = sorted({row["schema"] or "" for row in samples})
+    if len(schemas) > 1:
+        raise UsageError(
+            f"There are several queues {queue!r}.",
+            why=f"In the schemas {', '.join(schemas)}.",
+            next_step="Say which with --schema.",
+        )
+    return "".join(schemas)
 
 
 class _Records:
@@ -317,30 +352,70 @@ def _mean(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(w for _, w in values)
 
 
-def findings_of(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
-    """From the first sample with a finding to the first one without it."""
-    marks: list[Mark] = []
-    times = sorted({row["at"] for row in rows})
-    seen: dict[str, dict[datetime, Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["code"]:
-            seen.setdefault(row["code"], {})[row["at"]] = row
-    for code, at in seen.items():
-        begin: datetime | None = None
-        for time in times:
-            if time in at and begin is None:
-                begin = time
-            elif time not in at and begin is not None:
-                marks.append(_mark(code, at[begin], time))
-                begin = None
-        if begin is not None:
-            marks.append(_mark(code, at[begin], None))
-    return marks
+@dataclass(frozen=True)
+class Spell:
+    """A finding, from the first examination that had it to the first without it."""
+
+    code: str
+    began: datetime
+    ended: datetime | None
+    """None: not yet, as far as recorded."""
+    severity: str
+    """The highest."""
+    summary: str
+    """The last."""
+    worsened: datetime | None = None
+    first: bool = False
+    """Whether the first examination of the time had it already: it is older."""
+    times: int = 1
+    """How often it began, of those that were joined."""
 
 
-def _mark(code: str, row: Mapping[str, Any], until: datetime | None) -> Mark:
-    began = row.get("first_at") or row["at"]
-    return Mark(began, until, "finding", code, row["summary"] or "")
+def spells(rows: Rows) -> list[Spell]:
+    """From the findings of one queue, recorded or of a rollup, in order of time."""
+    open_spells: dict[str, Spell] = {}
+    ended: list[Spell] = []
+    for number, (at, found) in enumerate(examinations(rows)):
+        seen = {row["code"]: row for row in found if row["code"]}
+        gone = [code for code in open_spells if code not in seen]
+        ended += [replace(open_spells.pop(code), ended=at) for code in gone]
+        for code, row in seen.items():
+            severity, summary = row["severity"] or "", row["summary"] or ""
+            known = open_spells.get(code)
+            if known is None:
+                began = row.get("first_at") or at
+                open_spells[code] = Spell(code, began, None, severity, summary, first=number == 0)
+            elif rank(severity) > rank(known.severity):
+                open_spells[code] = replace(known, severity=severity, summary=summary, worsened=at)
+            else:
+                open_spells[code] = replace(known, summary=summary)
+    return sorted([*ended, *open_spells.values()], key=lambda spell: spell.began)
+
+
+def rank(severity: str) -> int:
+    return _SEVERITIES.index(severity) if severity in _SEVERITIES else 0
+
+
+def findings_of(rows: Rows) -> list[Mark]:
+    return [Mark(s.began, FINDING, s.code, s.summary, s.ended) for s in spells(rows)]
+
+
+def examinations(rows: Rows) -> Iterator[tuple[datetime, Rows]]:
+    """Findings or consumers that were seen at one time."""
+    for at, of in groupby(rows, lambda row: row["at"]):
+        yield at, list(of)
+
+
+def last_known(rows: Rows) -> Rows:
+    """Each action once, by its row that has an end or, without one, its last."""
+    ordered = sorted(rows, key=lambda row: bool(row["ended_at"]))
+    return list({row["action_id"]: row for row in ordered}.values())
+
+
+def counts(row: Mapping[str, Any]) -> str:
+    """Of an action; empty for a verb without messages, such as an installation."""
+    done, planned = row["done"] or 0, row["planned"] or 0
+    return f"{done:,} of {planned:,}" if done or planned else ""
 
 
 def _actions(rows: Sequence[Mapping[str, Any]], schema: str, queue: str) -> list[Mark]:
@@ -351,19 +426,17 @@ def _actions(rows: Sequence[Mapping[str, Any]], schema: str, queue: str) -> list
         for row in rows
         if (row["schema"] or "", row["queue"]) == of or (row["note"] and not row["queue"])
     ]
-    # The row of its end, if there is one.
-    last = {row["action_id"]: row for row in sorted(rows, key=lambda row: bool(row["ended_at"]))}
     return [
-        Mark(row["at"], row["at"], "note", row["operator"] or "", row["note"])
+        Mark(row["at"], NOTE, row["operator"] or "", row["note"], row["at"])
         if row["note"]
         else Mark(
             row["at"],
-            row["ended_at"],
-            "action",
+            ACTION,
             row["verb"] or "",
-            ", ".join(filter(None, (row["outcome"], _counts(row), row["operator"]))),
+            ", ".join(filter(None, (row["outcome"], counts(row), row["operator"]))),
+            row["ended_at"],
         )
-        for row in last.values()
+        for row in last_known(rows)
     ]
 
 
@@ -387,7 +460,7 @@ def _standbys(reader: RecordReader, span: TimeRange, step_seconds: int) -> Itera
         if role == STANDBY:
             seen = list(of)
             begin, end = seen[0]["at"], seen[-1]["at"]
-            yield Mark(begin, end, "standby", reader.connection, _words_of_standby(seen))
+            yield Mark(begin, "standby", reader.connection, _words_of_standby(seen), end)
 
 
 def _lag(row: Mapping[str, Any]) -> float:
@@ -401,12 +474,6 @@ def _words_of_standby(rows: Sequence[Mapping[str, Any]]) -> str:
     most = max(map(_lag, rows))
     lag = f"lag {UNKNOWN}" if most < 0 else f"at most {duration(most)} behind"
     return f"taken on a {name}, {lag if most else 'caught up'}"
-
-
-def _counts(row: Mapping[str, Any]) -> str:
-    """Empty for a verb without messages, such as an installation."""
-    done, planned = row["done"] or 0, row["planned"] or 0
-    return f"{done:,} of {planned:,}" if done or planned else ""
 
 
 def since(now: datetime, seconds: float) -> TimeRange:

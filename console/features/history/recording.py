@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -12,7 +12,13 @@ from typing import Any, Protocol
 from console import catalog
 from console.catalog import Queue, audit
 from console.doctor.finding import Diagnosis
-from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
+from console.doctor.watcher import (
+    UNATTENDED_SECONDS,
+    Doctor,
+    DoctorUpdate,
+    QueueName,
+    Watcher,
+)
 from console.engines import Database, time_limit
 from console.errors import ConsoleError
 from console.features.history.consumers import rows
@@ -112,7 +118,8 @@ class WaitsAndActions:
 class Companion(Protocol):
     """What a feature runs beside a recorder: `companion` of its package `recorder` makes it."""
 
-    def start(self) -> None: ...
+    def start(self, examine: Callable[[Collection[QueueName]], None], /) -> None:
+        """`examine`: have these queues diagnosed before the next round; in any thread."""
 
     def marked(self, update: DoctorUpdate, /) -> DoctorUpdate:
         """As the others, and the recording, get it. Called in the doctor's thread."""
@@ -162,7 +169,7 @@ class Recording:
         self._watcher.start()
         self._waits_and_actions.start()
         for companion in self.companions:
-            companion.start()
+            companion.start(self._watcher.prioritize)
 
     def stop(self, timeout_seconds: float) -> None:
         """Cancel what is running, and wait for each part for at most `timeout_seconds`."""

@@ -1,8 +1,7 @@
-"""Which run may work on a queue: a lease in the database.
+"""Which run may work on a queue: the one that holds its lease.
 
-A lease is a row that ends by the database's clock unless its holder renews it. It holds behind a
-pooler too, where a session's lock would be void. Its successor takes over the row of the queue's
-plan, which each transaction that deletes has locked: so a run that lost it changes nothing more.
+Its successor takes over the row of the queue's plan, which each transaction that deletes has
+locked: so a run that lost it changes nothing more.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console import catalog, sql
-from console.catalog import LeaseHolder, Queue, audit
+from console import sql
+from console.catalog import Queue, audit
+from console.catalog.leases import Lease
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError
 from console.features.lake.runs import process_start
@@ -40,14 +40,12 @@ def lease_name(kind: str, queue: Queue) -> str:
     return f"pipeline {hashlib.sha256(identity.encode()).hexdigest()[:40]}"
 
 
-class Lease:
-    """A lease that this process has."""
+class RunLease(Lease):
+    """A lease that a run has."""
 
     def __init__(self, database: Database, name: str, refusal: RefusedError) -> None:
-        self._database = database
-        self._name = name
+        super().__init__(database, name, SECONDS, purpose="the run", me=_our_name())
         self._refusal = refusal
-        self.holder = _our_name()
         self._turn = threading.Lock()
         """One connection is enough for all threads that renew it."""
 
@@ -56,23 +54,19 @@ class Lease:
         it. That of a killed one is taken at once or, where it ran elsewhere, once it has ended."""
         until: datetime | None = None
         gone = ""
-        while (row := self._taken(gone)).holder != self.holder:
-            lives = _lives(row.holder)
-            if lives or until not in {None, row.until}:
-                self._refusal.why = f"It is {row.holder.partition(' (')[0]}."
+        while not self.hold(gone):
+            lives = _lives(self.holder)
+            if lives or until not in {None, self.until}:
+                self._refusal.why = f"It is {self.holder.partition(' (')[0]}."
                 raise self._refusal
-            until, gone = row.until, row.holder if lives is False else ""
+            until, gone = self.until, self.holder if lives is False else ""
             if not gone:
                 time.sleep(_POLL_SECONDS)
-
-    def _taken(self, gone: str) -> LeaseHolder:
-        with self._database.transaction("take the lease of the run") as connection:
-            return catalog.take_lease(connection, self._name, self.holder, SECONDS, gone=gone)
 
     def renew(self, connection: Connection) -> None:
         """In the caller's transaction, which it guards to its end. RefusedError where it is
         another's."""
-        values = {"name": self._name, "holder": self.holder, "seconds": SECONDS}
+        values = {"name": self.name, "holder": self.me, "seconds": self.seconds}
         if not sql.values(connection, str, "catalog.lease_renew", **values):
             raise RefusedError(
                 "This run was stopped: another one has taken its lease.",
@@ -83,7 +77,7 @@ class Lease:
 
     def require(self) -> None:
         """The same in a transaction of its own."""
-        with self._turn, self._database.transaction("renew the lease of the run") as connection:
+        with self._turn, self.database.transaction("renew the lease of the run") as connection:
             self.renew(connection)
 
     @contextmanager
@@ -104,17 +98,14 @@ class Lease:
         finally:
             ended.set()
             thread.join()
-            with (
-                suppress(ConsoleError),
-                self._database.transaction("give the lease back") as connection,
-            ):
-                catalog.end_lease(connection, self._name, self.holder)
+            with suppress(ConsoleError):
+                self.give_back()
 
 
 @contextmanager
-def held(database: Database, name: str, refusal: RefusedError) -> Iterator[Lease]:
+def held(database: Database, name: str, refusal: RefusedError) -> Iterator[RunLease]:
     """The lease is ours while the body runs. `refusal` where another process has it."""
-    lease = Lease(database, name, refusal)
+    lease = RunLease(database, name, refusal)
     lease.take()
     with lease.kept():
         yield lease

@@ -194,7 +194,7 @@ class _Replay:
         session: Session,
         database: Database,
         messages: ArchivedMessages,
-        lease: leases.Lease,
+        lease: leases.RunLease,
     ) -> None:
         self._session = session
         self._lease = lease

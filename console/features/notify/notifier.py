@@ -148,7 +148,7 @@ class Notifier:
             target=self._run, name=f"notifier {database.label}", daemon=True
         )
 
-    def start(self) -> None:
+    def start(self, *_: object) -> None:
         """Sends nothing on a read-only connection, which cannot hold the lease."""
         if not self._targets:
             return
@@ -194,7 +194,7 @@ class Notifier:
             if target_state.delivery is not None:
                 target_state.delivery.thread.join(SECONDS)
         self._guarded(self._collect)
-        self._guarded(self._outbox.give_back)
+        self._guarded(self._outbox.lease.give_back)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
@@ -216,7 +216,7 @@ class Notifier:
         self._collect()
         if time.monotonic() >= self._next_hold:
             self._hold()
-        if self._outbox.held_seconds() <= 0:
+        if self._outbox.lease.left_seconds <= 0:
             self._entries = None  # another recorder writes them
             with self._lock:
                 self._diagnoses, self._present = {}, None
@@ -225,17 +225,17 @@ class Notifier:
             self._entries = self._outbox.unfinished()
             self._reload_at = time.monotonic() + _RELOAD_SECONDS
         self._entries = self._updated(self._entries)
-        if self._outbox.held_seconds() > self._intervals.least_lease:
+        if self._outbox.lease.left_seconds > self._intervals.least_lease:
             self._deliver(self._entries)
 
     def _hold(self) -> None:
-        ours = self._outbox.hold()
+        ours = self._outbox.lease.hold()
         self._next_hold = time.monotonic() + self._intervals.renew
         names = ", ".join(target.name for target in self._targets)
         self._report(
             f"it sends the notifications to {names}"
             if ours
-            else f"notifications are sent by another recorder: {self._outbox.holder}"
+            else f"notifications are sent by another recorder: {self._outbox.lease.holder}"
         )
 
     def _updated(self, entries: dict[int, Entry]) -> dict[int, Entry]:

@@ -6,15 +6,14 @@ marked as sent is sent again, with the same key.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from console import catalog, clock, sql
+from console import catalog, sql
 from console.catalog import audit
+from console.catalog.leases import Lease
 from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database, product_of
 from console.errors import BusyError, RefusedError
@@ -24,7 +23,6 @@ from console.monitor.limits import Severity
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-_LEASE = "notifications"
 LEASE_SECONDS = 30.0
 """The longest time without notifications after a recorder was killed."""
 MOST = 5_000
@@ -182,36 +180,8 @@ class Outbox:
 
     def __init__(self, database: Database, lease_seconds: float = LEASE_SECONDS) -> None:
         self._database = database
-        self._lease_seconds = lease_seconds
-        self.me = f"{audit.operator()} pid {os.getpid()} {secrets.token_hex(4)}"
-        self.holder = ""
-        """The recorder that sends; `me`: this one."""
-        self._held_until = 0.0
-        self._prepared = False
-
-    def held_seconds(self) -> float:
-        """How long this recorder still holds the lease, by its own clock."""
-        return self._held_until - clock.elapsed() if self.holder == self.me else 0.0
-
-    def hold(self) -> bool:
-        """Take or renew the lease; whether it is ours. ConsoleError."""
-        sent_at = clock.elapsed()
-        with self._database.transaction("take the lease for notifications") as connection:
-            if not self._prepared:
-                prepare(connection)
-            taken = catalog.take_lease(connection, _LEASE, self.me, self._lease_seconds)
-            self.holder = taken.holder
-        self._prepared = True
-        # From before the query, so that it never ends later here than on the server.
-        self._held_until = sent_at + self._lease_seconds
-        return self.holder == self.me
-
-    def give_back(self) -> None:
-        """Let another recorder take over at once. ConsoleError."""
-        if self.holder == self.me:
-            self.holder = ""
-            with self._database.transaction("give the lease back") as connection:
-                catalog.end_lease(connection, _LEASE, self.me)
+        name = "notifications"
+        self.lease = Lease(database, name, lease_seconds, purpose=name, prepare=prepare)
 
     def unfinished(self) -> dict[int, Entry]:
         """By notification_id; old ones are deleted. ConsoleError."""

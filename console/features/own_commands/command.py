@@ -1,15 +1,18 @@
 """A user's own command: a list of arguments, filled with the values of a row. Never a shell."""
 
 import os
+import selectors
 import shlex
 import string
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from console.catalog import audit
 from console.catalog.audit import Outcome, Subject
+from console.clock import elapsed
 from console.config.passwords import COMMAND_SECONDS
 from console.config.programs import program
 from console.errors import RefusedError, UsageError
@@ -26,7 +29,11 @@ PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What a command is about -> the values that it can name. Times are ISO 8601, UTC."""
+LONGEST_SECONDS = 600.0
+DEFAULT_SECONDS = f"{COMMAND_SECONDS:.0f}s"
 _MOST_BYTES = 1_000_000
+"""Of its output; the rest is read and dropped."""
+_CHUNK_BYTES = 65_536
 
 Values = Mapping[str, object]
 """By the names of PLACEHOLDERS; None: not known, or the row has none."""
@@ -88,7 +95,7 @@ def run(command: OwnCommand, words: list[str], subject: tuple[str, str, str]) ->
         with program(
             words, os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as running:
-            printed, _ = running.communicate(timeout=command.seconds)
+            printed = _output(running, command.seconds)
     except subprocess.TimeoutExpired:
         audit.log_locally(of, Outcome.STOPPED)
         why = f"It did not end within {command.seconds:g} s, and was killed."
@@ -104,5 +111,15 @@ def run(command: OwnCommand, words: list[str], subject: tuple[str, str, str]) ->
     return f"{text}{cut}{ended}"
 
 
-LONGEST_SECONDS = 600.0
-DEFAULT_SECONDS = f"{COMMAND_SECONDS:.0f}s"
+def _output(running: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """At most a byte more than is shown, so that it is known to be cut. TimeoutExpired."""
+    pipe: Any = running.stdout
+    printed, deadline = b"", elapsed() + seconds
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline - elapsed())):
+            if not (chunk := os.read(pipe.fileno(), _CHUNK_BYTES)):
+                break
+            printed += chunk[: _MOST_BYTES + 1 - len(printed)]
+    running.wait(max(0.0, deadline - elapsed()))
+    return printed

@@ -255,11 +255,8 @@ def candidate(
     connection: Connection, of: Design, table: LibraryTable, name: str, part: str
 ) -> Queue:
     """The same with the roles of the installed version. UsageError where that lacks parts."""
-    there = {
-        column.name
-        for relation in (table.table, table.beside or "")
-        for column in relations.columns(connection, table.schema, relation)
-    }
+    both = relations.columns(connection, table.schema, table.table, table.beside or "")
+    there = {column.name for column in both}
     if not table.complete:
         raise UsageError(
             f"The table {table.table!r} in schema {table.schema!r} lacks parts of {of.name}.",

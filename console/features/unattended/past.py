@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from console.catalog.audit import is_agent
 from console.doctor.checks import CODES
 from console.features.history.points import Mark, findings_of
 from console.features.history.reader import RecordReader
 from console.features.history.segments import ACTIONS, FINDINGS, TimeRange
-from console.features.unattended.policy import AGAIN_SECONDS, AGENT, Policy
+from console.features.unattended.policy import AGAIN_SECONDS, Audited, Past, Policy, must_stop
 from console.monitor.limits import Severity
 
-_HOUR = timedelta(hours=1)
 _LATE = timedelta(seconds=120)
 """A finding may end this long after the action that repaired it: that of the next examination."""
 _COUNT = re.compile(r"(?:[^:]*: )?([\d,]+) ")
@@ -91,22 +91,19 @@ def _of_queue(
     span: TimeRange,
 ) -> Iterator[PastFinding]:
     """In order of time, within the policy's budget."""
-    done: list[tuple[datetime, int]] = []
+    done: list[Past] = []
     for mark in sorted(marks, key=lambda one: one.at):
         kind = policy.kind_of(mark.name)
-        if kind is None:
+        repaired_at = mark.at + timedelta(seconds=AGAIN_SECONDS)
+        if kind is None or (mark.until is not None and mark.until <= repaired_at):
             continue
         match = _COUNT.match(mark.words)
         rows = int(match[1].replace(",", "")) if match else None
-        repaired_at = mark.at + timedelta(seconds=AGAIN_SECONDS)
-        last_hour = [n for at, n in done if repaired_at - at < _HOUR]
-        left = ""
-        if len(last_hour) >= policy.repairs_per_hour:
-            left = "repairs_per_hour is used up"
-        elif sum(last_hour) + (rows or 0) > policy.rows_per_hour:
-            left = "rows_per_hour is used up"
-        else:
-            done.append((repaired_at, rows or 0))
+        persons = [row["at"] for row in actions if row["at"] <= mark.at and _of_person(row)]
+        audited = Audited(repaired_at, done, person=max(persons, default=None))
+        stop = must_stop(policy, kind, (), rows or 0, audited)
+        if stop is None:
+            done.append(Past(repaired_at, kind.key, rows or 1))
         end = mark.until or span.end
         yield PastFinding(
             *key,
@@ -115,7 +112,7 @@ def _of_queue(
             at=mark.at,
             until=mark.until,
             rows=rows,
-            left=left,
+            left="" if stop is None else stop.reason,
             operator=_who_acted(actions, mark.at, end),
             sooner_seconds=max(0.0, (end - repaired_at).total_seconds()),
             wakes=_SEVERITIES.get(mark.name, Severity.NOTE) >= Severity.WARNING,
@@ -124,9 +121,9 @@ def _of_queue(
 
 def _who_acted(actions: Sequence[Mapping[str, Any]], begin: datetime, end: datetime) -> str:
     """The last one before the finding ended."""
-    names = [
-        row["operator"]
-        for row in actions
-        if begin <= row["at"] <= end and (row["operator"] or "") and row["verb"] != AGENT
-    ]
+    names = [row["operator"] for row in actions if begin <= row["at"] <= end and _of_person(row)]
     return str(names[-1]) if names else ""
+
+
+def _of_person(row: Mapping[str, Any]) -> bool:
+    return bool(row["operator"]) and not is_agent(row["operator"])

@@ -5,18 +5,19 @@ audit has them.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from urllib.parse import quote, unquote
 
 from console.catalog import Kind, Queue
-from console.catalog.audit import Entry
+from console.catalog.audit import UNATTENDED, Entry
 from console.catalog.decisions import Decision
 from console.config import Settings
 from console.config import profile as keys
 from console.config.values import OFF
 from console.doctor.finding import Finding
+from console.doctor.repairs import VerbRepair
 from console.formats import duration
 
 AGAIN_SECONDS = 10.0
@@ -31,9 +32,8 @@ LEAST_UNUSUAL = 6
 the `USUAL_DAYS` before, is unusual."""
 
 USUAL_SECONDS = 86_400.0 * (USUAL_DAYS + 1)
-AGENT = "unattended"
-"""The first word of what acts without a person, in the audit; and the verb of a stop there."""
-NOUNS = {"orphans": "orphan", "holes": "hole", "claims_gone": "claim"}
+STOP = UNATTENDED
+"""The verb of a stop in the audit."""
 _HOUR = timedelta(hours=1)
 
 
@@ -45,6 +45,7 @@ class Repairable:
     """In the configuration, under `unattended`."""
     values: tuple[str, ...]
     """What it may be there, besides `off`."""
+    noun: str
     codes: tuple[str, ...]
     does: str
     safe: str
@@ -54,6 +55,7 @@ class Repairable:
 ORPHANS = Repairable(
     "orphans",
     ("always",),
+    "orphan",
     ("orphan", "spent"),
     "parks their numbers, so that the next pops take the messages",
     "a consumed number whose transaction has ended is never used again; pops and pushes continue",
@@ -61,6 +63,7 @@ ORPHANS = Repairable(
 HOLES = Repairable(
     "holes",
     ("pile", "always"),
+    "hole",
     ("holes_pile_up", "hole", "stale_void"),
     "drops numbers that will never have a message; pile: only where they slow pops down",
     "no message has these numbers; pops and pushes continue",
@@ -68,10 +71,11 @@ HOLES = Repairable(
 CLAIMS_GONE = Repairable(
     "claims_gone",
     ("bound",),
+    "claim",
     ("claims_gone",),
     "returns claims to the queue whose consumer bound them to its session, which is gone",
     "a session that is gone does not come back, and the consumer itself bound its claim to it; "
-    "never by age, and never through a pooler",
+    "never by age, and only where consumers are said to connect directly",
 )
 REPAIRABLE = (ORPHANS, HOLES, CLAIMS_GONE)
 
@@ -115,39 +119,36 @@ class Policy:
         return None
 
 
-def kind_named(key: str) -> Repairable:
-    return next(kind for kind in REPAIRABLE if kind.key == key)
+def why_not(
+    queue: Queue, kind: Repairable, policy: Policy, held: Iterable[Decision], *, direct: bool
+) -> str:
+    """Why findings of that kind are left to a person, whatever is found; empty: they are not.
 
-
-def why_not(queue: Queue, finding: Finding, kind: Repairable, policy: Policy) -> str:
-    """Why a finding that the policy names is left to a person all the same; empty: it is not."""
-    if finding.silenced is not None:
-        return f"it is {finding.silenced.words}"
-    if finding.repair is None or not finding.repair.unattended:
-        return "its repair takes judgement"
+    `held`: the decisions in force. `direct`: see `console.monitor.owners.are_direct`.
+    """
+    for decision in held:
+        of = (decision.schema, decision.queue)
+        if of == (queue.schema, queue.name) and decision.kind in {"pause", "protection"}:
+            return decision.words
     if queue.kind is Kind.ADOPTED and not (kind is CLAIMS_GONE and policy.library_rule):
-        return (
-            "the queue is adopted: only where its table says library_rule = true, and only claims"
-        )
+        return "adopted, and its table does not say library_rule = true"
+    if kind is CLAIMS_GONE and not direct:
+        return 'that its consumers connect directly is not said (consumers = "direct")'
     return ""
-
-
-def keeps_away(decision: Decision, queue: Queue) -> bool:
-    """Whether an operator has paused or protected the queue."""
-    of = (decision.schema, decision.queue)
-    return of == (queue.schema, queue.name) and decision.kind in {"pause", "protection"}
 
 
 def subjects(finding: Finding) -> tuple[str, ...]:
     """The numbers, or the messages, that a finding is about: the first hundred runs of numbers;
-    of claims the ten oldest of each of its owners."""
-    evidence = finding.evidence
-    numbers, owners = evidence.get("numbers"), evidence.get("by_owner")
+    of claims the ten oldest of each owner, a thousand at most."""
+    numbers, repair = finding.evidence.get("numbers"), finding.repair
     if isinstance(numbers, Sequence):
         return tuple(f"{low}-{high}" if low != high else str(low) for low, high in numbers)
-    if isinstance(owners, Sequence):
-        return tuple(id_ for owner in owners for id_ in owner["ids"])
+    if isinstance(repair, VerbRepair):
+        return tuple(id_ for ids in repair.bound.values() for id_ in ids)[:_MOST_SUBJECTS]
     return ()
+
+
+_MOST_SUBJECTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -163,29 +164,25 @@ class Past:
 
 
 _AS_IS = "surrogatepass"
-_ABOUT = re.compile(rf'{AGENT}: (?P<kind>\w+) = "\w+" \((?P<about>.*)\)')
+_ABOUT = re.compile(rf'{UNATTENDED}: (?P<kind>\w+) = "\w+" \((?P<about>.*)\)')
 
 
 def detail(policy: Policy, kind: Repairable, about: Iterable[str]) -> str:
     """What the audit says of a repair: by which policy, and of what. `repairs_of` reads it back."""
     names = (quote(one, safe="", errors=_AS_IS) for one in about)
-    return f"{AGENT}: {policy.text(kind)} ({', '.join(names)})"
+    return f"{UNATTENDED}: {policy.text(kind)} ({', '.join(names)})"
 
 
 def operator_name(operator: str, process: int) -> str:
     """Of the recorder, for the audit."""
-    return f"{AGENT} {operator} pid {process}"
-
-
-def is_unattended(entry: Entry) -> bool:
-    return entry.operator.startswith(f"{AGENT} ")
+    return f"{UNATTENDED} {operator} pid {process}"
 
 
 def repairs_of(entries: Iterable[Entry]) -> list[Past]:
-    """The earlier repairs among the audit's entries of one queue."""
+    """The earlier repairs among the audit's entries of agents on one queue."""
     found = []
     for entry in entries:
-        if is_unattended(entry) and entry.verb != AGENT:
+        if entry.verb != STOP:
             match = _ABOUT.search(entry.detail)
             names = match["about"].split(", ") if match and match["about"] else []
             about = frozenset(unquote(name, errors=_AS_IS) for name in names)
@@ -213,50 +210,67 @@ class Stop:
 _STOP = re.compile(r"(?P<kind>\w+) stopped (?P<until>.+?): (?P<reason>.*)", re.DOTALL)
 
 
-def stops_of(entries: Sequence[Entry], now: datetime) -> dict[str, tuple[Entry, Stop]]:
-    """What has stopped and not gone on yet, by the key of the policy. `entries`: of one queue, the
-    newest first."""
+def stops_of(
+    entries: Iterable[Entry], person: datetime | None, now: datetime
+) -> dict[str, tuple[Entry, Stop]]:
+    """What has stopped and not gone on yet, by the key of the policy.
+
+    `entries`: of one queue's stops, the newest first. `person`: when one acted on it last.
+    """
     found: dict[str, tuple[Entry, Stop]] = {}
     for entry in entries:
-        if not is_unattended(entry):
-            break  # a person has acted since
-        match = _STOP.match(entry.detail) if entry.verb == AGENT else None
+        match = _STOP.match(entry.detail)
         if match is not None and match["kind"] not in found:
             stop = Stop(match["kind"], match["reason"], match["until"].startswith("until"))
-            if stop.lasts or now - entry.started_at < _HOUR:
+            ended = person is not None and person > entry.started_at
+            if not ended and (stop.lasts or now - entry.started_at < _HOUR):
                 found[stop.kind] = (entry, stop)
     return found
 
 
+@dataclass(frozen=True)
+class Audited:
+    """What the audit tells of one queue."""
+
+    now: datetime
+    """By the database's clock."""
+    repairs: Sequence[Past] = ()
+    """Attempts, too: with no rows."""
+    stops: Mapping[str, tuple[Entry, Stop]] = field(default_factory=dict)
+    """What has stopped, by the key of the policy."""
+    person: datetime | None = None
+    """When a person acted on it last: what came back before is dealt with."""
+
+    def within(self, time: timedelta) -> list[Past]:
+        return [one for one in self.repairs if self.now - one.at < time]
+
+
 def must_stop(
-    policy: Policy,
-    kind: Repairable,
-    about: Iterable[str],
-    rows: int,
-    past: Sequence[Past],
-    now: datetime,
+    policy: Policy, kind: Repairable, about: Iterable[str], rows: int, audited: Audited
 ) -> Stop | None:
     """Whether a repair of that many rows is one too many."""
-    if stop := _returned(kind, about, past, now):
+    if stop := _returned(kind, about, audited):
         return stop
-    last_hour = [one for one in past if now - one.at < _HOUR]
+    last_hour = audited.within(_HOUR)
     if len(last_hour) >= policy.repairs_per_hour:
         reason = f"repairs_per_hour = {policy.repairs_per_hour:,} is used up"
         return Stop(kind.key, reason, lasts=False)
     used = sum(one.rows for one in last_hour)
     if used + rows > policy.rows_per_hour:
         reason = (
-            f"rows_per_hour = {policy.rows_per_hour:,}: {used:,} were repaired in the last hour, "
-            f"and {rows:,} are found"
+            f"rows_per_hour = {policy.rows_per_hour:,}: {used:,} used in the last hour, and "
+            f"{rows:,} are found"
         )
         return Stop(kind.key, reason, lasts=False)
-    return _unusual(kind, past, now)
+    return _unusual(kind, audited)
 
 
-def _returned(
-    kind: Repairable, about: Iterable[str], past: Sequence[Past], now: datetime
-) -> Stop | None:
-    recent = [one for one in past if one.kind == kind.key and now - one.at < RETURNS_WITHIN]
+def _returned(kind: Repairable, about: Iterable[str], audited: Audited) -> Stop | None:
+    recent = [
+        one
+        for one in audited.within(RETURNS_WITHIN)
+        if one.kind == kind.key and one.rows and _is_news(one, audited)
+    ]
     same = _is_among if kind is CLAIMS_GONE else _overlaps
     back = [name for name in about if sum(same(name, one.about) for one in recent) >= RETURNS]
     if not back:
@@ -267,6 +281,11 @@ def _returned(
         f"repairs within {duration(RETURNS_WITHIN.total_seconds())}"
     )
     return Stop(kind.key, reason, lasts=True)
+
+
+def _is_news(one: Past, audited: Audited) -> bool:
+    """Whether no person has acted on the queue since."""
+    return audited.person is None or one.at > audited.person
 
 
 def _is_among(name: str, about: Collection[str]) -> bool:
@@ -284,14 +303,16 @@ def _ends(run: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-def _unusual(kind: Repairable, past: Sequence[Past], now: datetime) -> Stop | None:
+def _unusual(kind: Repairable, audited: Audited) -> Stop | None:
     """Only where there were such repairs more than a day ago: before, nothing is usual."""
     hours: dict[int, int] = {}
-    for one in past:
-        if one.kind == kind.key:
-            ago = int((now - one.at) / _HOUR)
+    latest = 0
+    for one in audited.repairs:
+        if one.kind == kind.key and one.rows:
+            ago = int((audited.now - one.at) / _HOUR)
             hours[ago] = hours.get(ago, 0) + 1
-    latest = hours.pop(0, 0)
+            latest += ago == 0 and _is_news(one, audited)
+    hours.pop(0, None)
     if not hours or max(hours) < 24 or latest < LEAST_UNUSUAL:
         return None
     busiest = max(hours.values())

@@ -6,49 +6,80 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from console import catalog, clock, sql
+from console import catalog, clock
 from console.catalog import Queue, audit, decisions
-from console.catalog.audit import Agent, EntryFilter, Outcome, Subject
+from console.catalog.audit import Agent, Outcome, Subject
 from console.catalog.decisions import Decision
+from console.catalog.leases import Lease
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.repairs import try_repair
-from console.doctor.watcher import DoctorUpdate
+from console.doctor.watcher import DoctorUpdate, QueueName
 from console.engines import Database, time_limit
-from console.errors import ConsoleError
+from console.errors import ConnectionFailedError, ConsoleError
+from console.features.unattended import audited
 from console.features.unattended import policy as policies
-from console.features.unattended.policy import Policy, Repairable, Stop
+from console.features.unattended.policy import Audited, Policy, Repairable, Stop
 from console.features.unattended.repairs import TwiceProven
-from console.monitor.limits import ThresholdsOf
+from console.monitor.limits import ThresholdsOf, silence_for, silences_of
+from console.monitor.owners import are_direct
 from console.rights import Rights
 from console.verbs.verb import Target
 
 _LOG = logging.getLogger(__name__)
-_LEASE = "unattended"
 LEASE_SECONDS = 60.0
 """The longest time without repairs after the recorder that makes them was killed."""
+_REPAIR_SECONDS = 45.0
+"""Time-out of one repair: it ends before the lease does."""
 LEFT_SECONDS = 60.0
 """A finding that is not repaired by then is reported like any other."""
-_STEP_SECONDS = 120.0
-"""Time-out of the repairs that are due."""
 
 Key = tuple[str, str, str, str]
 """Schema and name of a queue, code and subject of a finding."""
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    """A finding that was proven once."""
+class _Found:
+    """A finding of the last diagnosis of its queue that the policy allows to repair."""
 
     queue: Queue
     finding: Finding
+    """As it was first proven, since the last attempt to repair it."""
     kind: Repairable
     policy: Policy
     since: float
     """When it was found first, by `clock.elapsed`."""
+    proven: float | None
+    """When `finding` was; None: an attempt has used that up, or the connection was lost."""
+    left: str = ""
+    """Why the last attempt has left it to a person; empty: it has not."""
+    marked: bool = False
+    """Whether it is shown as left to the recorder."""
+
+    @property
+    def may_be_marked(self) -> bool:
+        return not self.left and clock.elapsed() - self.since <= LEFT_SECONDS
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The result of an attempt to repair a finding."""
+
+    queue: Queue
+    code: str
+    lines: tuple[str, ...]
+    """What was done, or why not; empty: nothing was left to repair."""
+    repaired: bool = False
+    news: bool = True
+    """Whether the last attempt ended differently."""
+
+    @property
+    def texts(self) -> Iterator[str]:
+        for line in self.lines:
+            yield f"{self.queue.label}: {self.code}: {line}"
 
 
 class Repairer:
@@ -70,16 +101,24 @@ class Repairer:
         self._thresholds_of = thresholds_of
         self.again_seconds = policies.AGAIN_SECONDS if again_seconds is None else again_seconds
         self.me = policies.operator_name(audit.operator(), os.getpid())
-        self._holder = f"{self.me} {secrets.token_hex(4)}"
-        self.held_by = ""
-        """Who repairs; empty: not known yet, or this one."""
-        self._prepared = False
+        self._lease = Lease(
+            database,
+            "unattended",
+            LEASE_SECONDS,
+            purpose="repairs",
+            me=f"{self.me} {secrets.token_hex(4)}",
+            prepare=audit.prepare_decisions,
+        )
+        self._ask_at = 0.0
+        """When to ask again whether the lease is free, by `clock.elapsed`."""
         self._lock = threading.Lock()
-        self._waiting: dict[Key, _Waiting] = {}
-        self._since: dict[Key, float] = {}
-        """Of the findings of the last diagnoses that the policy allows to repair."""
-        self._stopped: set[tuple[str, str, str]] = set()
-        """Schema and name of a queue, key of the policy."""
+        self._found: dict[Key, _Found] = {}
+        self._outdated: set[QueueName] = set()
+
+    @property
+    def held_by(self) -> str:
+        """Who repairs; empty: not known yet, or this one."""
+        return "" if self._lease.is_ours else self._lease.holder
 
     @property
     def may_act(self) -> bool:
@@ -93,83 +132,98 @@ class Repairer:
         """The findings that are about to be repaired, marked as left to the recorder: nobody has to
         know before that has failed. It remembers them as proven once."""
         queue = diagnosis.queue
-        mine = {key: since for key, since in self._since.items() if key[:2] == _name(queue)}
-        findings, seen = [], {}
-        for finding in diagnosis.findings:
-            key = (*_name(queue), finding.code.name, finding.subject)
-            waiting = self._to_repair(queue, finding, mine.get(key, clock.elapsed()))
-            if waiting is not None:
-                seen[key] = waiting
-                finding = self._mark(finding, waiting, diagnosis.clock_ahead)  # noqa: PLW2901
-            findings.append(finding)
         with self._lock:
-            for key in mine:
-                self._since.pop(key, None)
-                self._waiting.pop(key, None)
-            self._since |= {key: waiting.since for key, waiting in seen.items()}
-            self._waiting |= seen
+            before = {key: self._found.pop(key) for key in [*self._found] if _of(key, queue)}
+            findings = []
+            for finding in diagnosis.findings:
+                key = (*_name(queue), finding.code.name, finding.subject)
+                found = self._to_repair(queue, finding, before.get(key))
+                if found is not None:
+                    self._found[key] = found
+                    if found.marked:
+                        finding = self._mark(finding, found, diagnosis.clock_ahead)  # noqa: PLW2901
+                findings.append(finding)
+            self._outdated.discard(_name(queue))
         return replace(diagnosis, findings=tuple(findings))
 
-    def forget(self) -> None:
-        """What was proven: after a lost connection it has to be proven again."""
+    def forget_proofs(self) -> None:
+        """After a lost connection everything has to be proven again."""
         with self._lock:
-            self._waiting, self._since = {}, {}
+            self._found = {key: replace(one, proven=None) for key, one in self._found.items()}
 
     @property
     def waits(self) -> bool:
         """Whether a repair is due, now or soon."""
         with self._lock:
-            return bool(self._waiting)
+            return any(found.proven is not None for found in self._found.values())
 
-    def step(self) -> list[str]:
-        """Make the repairs that are due; what was done or not, a line each. ConsoleError."""
+    def outdated(self) -> Collection[QueueName]:
+        """Queues whose last diagnosis shows as left to the recorder what was so for too long, or is
+        left to a person by now. What is repaired waits for the next round: where rolled-back calls
+        leave numbers all the time, an extra one would spend a repair of the hour's budget."""
+        with self._lock:
+            late = {
+                key[:2] for key, one in self._found.items() if one.marked and not one.may_be_marked
+            }
+            return self._outdated | late
+
+    def step(self) -> list[Attempt]:
+        """Make the repairs that are due. ConnectionFailedError; any other error is an attempt's."""
         now = clock.elapsed()
         with self._lock:
-            due = {k: w for k, w in self._waiting.items() if now - w.since >= self.again_seconds}
-        if not due or not self.may_act or not self._hold():
-            return []
-        lines = []
-        for key, waiting in due.items():
-            with self._lock:
-                if self._waiting.pop(key, None) is None:
-                    continue  # not found any more
-            with time_limit(_STEP_SECONDS):
-                lines += self._repair(waiting)
-        return lines
+            due = {
+                key: found
+                for key, found in self._found.items()
+                if found.proven is not None and now - found.proven >= self.again_seconds
+            }
+        attempts: list[Attempt] = []
+        for key, found in due.items():
+            attempt = self._attempt(found) if self.may_act else None
+            if attempt is None:  # another one repairs
+                break
+            attempts.append(attempt)
+            self._keep(key, found, attempt)
+        return attempts
 
-    def give_back(self) -> list[str]:
-        """Let another recorder take over at once; nothing to report. ConsoleError."""
-        if self._prepared and not self.held_by:
-            with self.database.transaction("give the lease back") as connection:
-                catalog.end_lease(connection, _LEASE, self._holder)
-        return []
+    def give_back(self) -> None:
+        """Let another recorder take over at once. ConsoleError."""
+        self._lease.give_back()
 
-    def _to_repair(self, queue: Queue, finding: Finding, since: float) -> _Waiting | None:
+    def _to_repair(self, queue: Queue, finding: Finding, before: _Found | None) -> _Found | None:
         policy = self._policy_of(queue.name)
         kind = policy.kind_of(finding.code.name)
-        if kind is None or not self.may_act or policies.why_not(queue, finding, kind, policy):
+        repair = finding.repair
+        if kind is None or repair is None or not self.may_act or finding.silenced is not None:
             return None
-        if kind is policies.CLAIMS_GONE and self.database.pooled:
+        if not repair.unattended or repair.rights > self._rights:
             return None
-        if finding.repair is None or finding.repair.rights > self._rights:
+        if self._why_not(queue, kind, policy) or not TwiceProven(finding).possible:
             return None
-        waiting = _Waiting(queue, finding, kind, policy, since)
-        return waiting if TwiceProven(finding).possible else None
+        now = clock.elapsed()
+        found = before or _Found(queue, finding, kind, policy, now, now)
+        if found.proven is None or found.queue != queue:
+            found = replace(found, queue=queue, finding=finding, proven=now)
+        return replace(found, marked=found.may_be_marked)
 
-    def _mark(self, finding: Finding, waiting: _Waiting, clock_ahead: timedelta) -> Finding:
-        lasted = clock.elapsed() - waiting.since
-        stopped = (*_name(waiting.queue), waiting.kind.key) in self._stopped
-        if stopped or lasted > LEFT_SECONDS:
-            return finding
-        since = datetime.now(UTC) + clock_ahead - timedelta(seconds=lasted)
+    def _why_not(
+        self, queue: Queue, kind: Repairable, policy: Policy, held: Sequence[Decision] = ()
+    ) -> str:
+        if kind is policies.CLAIMS_GONE and self.database.pooled:
+            return "the console's own connection goes through a pooler"
+        direct = are_direct(queue, self.database.consumers)
+        return policies.why_not(queue, kind, policy, held, direct=direct)
+
+    def _mark(self, finding: Finding, found: _Found, clock_ahead: timedelta) -> Finding:
+        lasted = timedelta(seconds=clock.elapsed() - found.since)
+        since = datetime.now(UTC) + clock_ahead - lasted
         left = Decision(
             kind="unattended",
             code=finding.code.name,
-            schema=waiting.queue.schema,
-            queue=waiting.queue.name,
-            operator=self.me,
+            schema=found.queue.schema,
+            queue=found.queue.name,
+            operator=self.held_by or self.me,
             database_user="",
-            reason=waiting.policy.text(waiting.kind),
+            reason=found.policy.text(found.kind),
             since=since,
             until=since + timedelta(seconds=LEFT_SECONDS),
             push=False,
@@ -177,54 +231,84 @@ class Repairer:
         )
         return replace(finding, silenced=left)
 
+    def _attempt(self, found: _Found) -> Attempt | None:
+        """None: another one holds the lease."""
+        queue, code = found.queue, found.finding.code.name
+        try:
+            with time_limit(_REPAIR_SECONDS):
+                return self._repair(found) if self._hold() else None
+        except ConnectionFailedError:
+            raise
+        except ConsoleError as error:
+            why = " ".join(filter(None, (error.what, error.why, error.next_step)))
+        except Exception as error:  # noqa: BLE001  # the others are repaired
+            _LOG.exception("%s: the repair of %s failed", queue.label, code)
+            why = f"{type(error).__name__}: {error}"
+        return self._left(found, f"not done: {why}")
+
+    def _keep(self, key: Key, found: _Found, attempt: Attempt) -> None:
+        """Each attempt takes a new proof."""
+        with self._lock:
+            present = self._found.get(key)
+            if present is not None and attempt.repaired:
+                del self._found[key]
+            elif present is not None:
+                left = "; ".join(attempt.lines)
+                self._found[key] = replace(present, proven=None, left=left)
+            if found.marked and not attempt.repaired:
+                self._outdated.add(_name(found.queue))
+
     def _hold(self) -> bool:
         """Take or renew the lease; whether it is ours."""
-        with self.database.transaction("take the lease for repairs") as connection:
-            if not self._prepared:
-                audit.prepare_decisions(connection)
-            taken = catalog.take_lease(connection, _LEASE, self._holder, LEASE_SECONDS)
-        self._prepared = True
-        self.held_by = "" if taken.holder == self._holder else taken.holder
-        return not self.held_by
+        if self.held_by and clock.elapsed() < self._ask_at:
+            return False
+        self._ask_at = clock.elapsed() + self.again_seconds / 2
+        return self._lease.hold()
 
-    def _repair(self, waiting: _Waiting) -> list[str]:
-        queue, kind, finding = waiting.queue, waiting.kind, waiting.finding
-        repair = TwiceProven(finding)
-        about = policies.subjects(finding)
-        name = f"{queue.label}: {finding.code.name}"
+    def _repair(self, found: _Found) -> Attempt:
+        queue, code = found.queue, found.finding.code.name
         with self.database.transaction("read the decisions", read_only=True) as connection:
-            now = sql.value(connection, datetime, "actions.server_time")
+            past = audited.read(connection, queue)
             known = catalog.queues(connection)
-            held = [one for one in decisions.active(connection) if policies.keeps_away(one, queue)]
-            of = EntryFilter(queue.schema, queue.name, since=policies.USUAL_SECONDS)
-            entries = audit.entries(connection, of)
-        if not any(_name(one) == _name(queue) for one in known):
-            return []
-        if held:
-            return [f"{name}: left to a person: {held[0].words}"]
-        stopped = policies.stops_of(entries, now).get(kind.key)
-        past = policies.repairs_of(entries)
-        if stopped is None:
-            stop = policies.must_stop(waiting.policy, kind, about, repair.rows, past, now)
-            if stop is not None:
-                self._record(queue, stop)
-        else:
-            stop = stopped[1]
-        of_stop = (*_name(queue), kind.key)
-        if stop is not None:
-            self._stopped.add(of_stop)
-            return [f"{name}: {stop.text}"]
-        self._stopped.discard(of_stop)
-        agent = Agent(self.me, policies.detail(waiting.policy, kind, about))
+            held = decisions.active(connection)
+        if queue not in known:  # dropped, or changed since: the next diagnosis shows it
+            return Attempt(queue, code, ())
+        if why := self._refusal(found, past, held):
+            return self._left(found, why)
+        repair = TwiceProven(found.finding)
+        about = policies.subjects(found.finding)
         target = Target(self.database, queue, self._rights, self._thresholds_of)
-        with audit.acting_as(agent):
+        with audit.acting_as(Agent(self.me, policies.detail(found.policy, found.kind, about))):
             plan = repair.plan(target)
-            lines = try_repair(repair, target, plan).lines if plan.needed else ()
-        return [f"{name}: {line}" for line in lines]
+            if not plan.needed:
+                return Attempt(queue, code, ())
+            result = try_repair(repair, target, plan)
+        if result.outcome is Outcome.DONE:
+            return Attempt(queue, code, result.lines, repaired=True)
+        return self._left(found, "; ".join(result.lines))
+
+    def _refusal(self, found: _Found, past: Audited, held: Sequence[Decision]) -> str:
+        """Why it is not repaired now; a new stop is recorded. ConsoleError."""
+        queue, kind, finding = found.queue, found.kind, found.finding
+        code, silences = finding.code, silences_of(held, queue)
+        if silenced := silence_for(silences, code.name, code.severity, finding.subject):
+            return f"left to a person: {silenced.words}"
+        if why := self._why_not(queue, kind, found.policy, held):
+            return f"left to a person: {why}"
+        if stopped := past.stops.get(kind.key):
+            return stopped[1].text
+        about, rows = policies.subjects(finding), TwiceProven(finding).rows
+        if stop := policies.must_stop(found.policy, kind, about, rows, past):
+            self._record(queue, stop)
+            return stop.text
+        return ""
+
+    def _left(self, found: _Found, why: str) -> Attempt:
+        return Attempt(found.queue, found.finding.code.name, (why,), news=why != found.left)
 
     def _record(self, queue: Queue, stop: Stop) -> None:
         """That it stops, for the doctor of every console. ConsoleError."""
-        subject = Subject.of(self.database, queue, "unattended", stop.text)
+        subject = Subject.of(self.database, queue, policies.STOP, stop.text)
         with (
             audit.acting_as(Agent(self.me, "")),
             self.database.transaction("record that repairs stop") as connection,
@@ -234,8 +318,12 @@ class Repairer:
             record.log_locally(Outcome.STOPPED, audit.Ledger())
 
 
-def _name(queue: Queue) -> tuple[str, str]:
+def _name(queue: Queue) -> QueueName:
     return queue.schema, queue.name
+
+
+def _of(key: Key, queue: Queue) -> bool:
+    return key[:2] == _name(queue)
 
 
 class RepairThread:
@@ -252,13 +340,15 @@ class RepairThread:
         self._thread = threading.Thread(
             target=self._run, name=f"unattended {repairer.database.label}", daemon=True
         )
+        self._examine: Callable[[Collection[QueueName]], None] = lambda _: None
 
-    def start(self) -> None:
+    def start(self, examine: Callable[[Collection[QueueName]], None]) -> None:
+        self._examine = examine
         self._thread.start()
 
     def marked(self, update: DoctorUpdate) -> DoctorUpdate:
-        if update.error is not None:
-            self._repairer.forget()
+        if isinstance(update.error, ConnectionFailedError):
+            self._repairer.forget_proofs()
         diagnoses = tuple(map(self._repairer.marked, update.diagnoses))
         return replace(update, diagnoses=diagnoses)
 
@@ -272,35 +362,43 @@ class RepairThread:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._poll_seconds):
-            if self._repairer.waits:
-                self._guarded(self._repairer.step)
+            self._guarded(self._step)
         self._guarded(self._repairer.give_back)
 
-    def _guarded(self, step: Callable[[], Sequence[str]]) -> None:
+    def _step(self) -> None:
+        label = self._repairer.database.label
+        for attempt in self._repairer.step():
+            done = "repaired automatically" if attempt.repaired else "not repaired"
+            for text in attempt.texts if attempt.news else ():
+                _LOG.info("%s: %s: %s", label, done, text)
+                self._on_message(f"{label}: {done}: {text}")
+        if outdated := self._repairer.outdated():
+            self._examine(outdated)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
         label = self._repairer.database.label
         try:
-            lines = step()
+            step()
         except ConsoleError as error:
-            self._repairer.forget()  # a lost connection is reported by the samples
+            self._repairer.forget_proofs()  # a lost connection is reported by the samples
             _LOG.warning("%s: a repair without a person was not made: %s", label, error)
         except Exception:  # noqa: BLE001  # a dead thread repairs nothing
-            self._repairer.forget()
-            _LOG.exception("%s: a repair without a person failed", label)
-        else:
-            for line in lines:
-                _LOG.info("%s: %s", label, line)
-                self._on_message(f"{label}: repaired automatically: {line}")
+            _LOG.exception("%s: repairs without a person failed", label)
 
 
 def run_once(
     repairer: Repairer, diagnose: Callable[[], Sequence[Diagnosis]]
-) -> tuple[list[Diagnosis], list[str]]:
-    """Examine, wait for the second proof, repair: for cron. Returns the diagnoses as marked, and
-    what was done. ConsoleError."""
-    diagnoses = [repairer.marked(diagnosis) for diagnosis in diagnose()]
-    lines: list[str] = []
-    if repairer.waits:
-        time.sleep(repairer.again_seconds)
-        lines = repairer.step()
+) -> tuple[Sequence[Diagnosis], list[Attempt]]:
+    """Examine, wait for the second proof, repair, for cron. Returns the diagnoses afterwards, and
+    what was done or left. ConsoleError."""
+    found = diagnose()
+    for diagnosis in found:
+        repairer.marked(diagnosis)
+    if not repairer.waits:
+        return found, []
+    time.sleep(repairer.again_seconds)
+    try:
+        attempts = repairer.step()
+    finally:
         repairer.give_back()
-    return diagnoses, lines
+    return diagnose(), attempts

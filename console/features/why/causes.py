@@ -6,20 +6,12 @@ comes before what it led to: a deployment before the errors that it brought.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from console.features.why.events import (
-    ACTION,
-    CONNECTION,
-    CONSUMER,
-    NOTE,
-    ONE_FAILED,
-    UNATTENDED,
-    Event,
-    Spell,
-)
+from console.features.history.points import ACTION, NOTE, Spell
+from console.features.why.events import CONNECTION, CONSUMER, ONE_FAILED, UNATTENDED, Event
 from console.features.why.recorded import QueueRecord
 from console.features.why.usual import NEW_ERRORS, Change
 from console.figures import AGE, CLAIMED, GAP, POP, PUSH, READY, SAMPLE_LATENCY
@@ -61,6 +53,8 @@ class Cause:
     weight: int
     standing: bool = False
     """It lasts until someone ends it, so that it may have begun long ago."""
+    follows: int | None = None
+    """From which of the causes before it, counted from 1, it may follow."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +144,8 @@ class Case:
 
 def _of(spell: Spell) -> Evidence:
     before = " (it was there before that time)" if spell.first else ""
-    return Evidence(f"finding {spell.code}: {spell.summary}{before}", spell.began)
+    now = "" if spell.ended else ", now"
+    return Evidence(f"finding {spell.code}{now}: {spell.summary}{before}", spell.began)
 
 
 def _event(event: Event) -> Evidence:
@@ -194,7 +189,7 @@ def _pause(case: Case, at: datetime, words: str, weight: int) -> Cause:
     return Cause(
         "paused",
         "the queue is paused: its pops return nothing until someone resumes it", at, evidence,
-        "messages are still popped while it lasts, or what is wrong began before it",
+        "messages are popped while it lasts, or none had been for minutes when it began",
         "audit", weight, standing=True,
     )  # fmt: skip
 
@@ -317,8 +312,8 @@ def _blocked(case: Case) -> Iterator[Cause]:
         f"a session blocks the queue: {spell.summary}" if spell
         else "sessions of the queue wait for a lock that another session holds",
         at, (*((_of(spell),) if spell else ()), *case.seen(locks, case.fell(POP.name))),
-        "pops do not come back when that session ends its transaction; the tab Waits shows who "
-        "blocks whom now",
+        "nobody waits for that session now (tab Waits, dbq-console waits), or pops do not come "
+        "back when it ends its transaction",
         "waits", weight, standing=True,
     )  # fmt: skip
 
@@ -329,7 +324,7 @@ def _poison(case: Case) -> Iterator[Cause]:
         weight = 90 if spell.code == "head_stuck" else 82 if pops else 58
         yield Cause(
             "poison",
-            f"a message that its consumers cannot work off: {spell.summary}", spell.began,
+            f"a message that its consumers fail each time: {spell.summary}", spell.began,
             (_of(spell), *case.seen(pops)),
             "other messages are popped at the usual rate, or that message is gone and pops do not "
             "come back",
@@ -378,8 +373,8 @@ def _full(case: Case) -> Iterator[Cause]:
 
 
 def _consumers(case: Case) -> Iterator[Cause]:
-    gone = [one for one in case.near(CONSUMER, 8, 4) if "went" in one.words]
-    silent = [one for one in case.near(CONSUMER, 8, 4) if one.words.startswith("fell silent")]
+    gone = [one for one in case.near(CONSUMER, 8, 4) if "disconnected" in one.words]
+    silent = [one for one in case.near(CONSUMER, 8, 4) if one.words.startswith("last pop")]
     sessions = case.fell("sessions")
     spell = case.spell("consumer_silent", "consumer_stopped", "claims_gone")
     pops = case.fell(POP.name)
@@ -387,7 +382,9 @@ def _consumers(case: Case) -> Iterator[Cause]:
         return
     if gone or sessions:
         names = ", ".join(dict.fromkeys(one.name for one in gone))
-        what = f"consumers went: {names}" if names else "there are fewer consumers than usual"
+        what = (
+            f"consumers disconnected: {names}" if names else "there are fewer consumers than usual"
+        )
         weight = (89 if gone and sessions else 85) if case.fewer_explain else 55
     else:
         names = ", ".join(dict.fromkeys(one.name for one in silent))
@@ -417,10 +414,11 @@ def _slow(case: Case) -> Iterator[Cause]:
     yield Cause(
         "slow",
         "the consumers are slower: each message takes them longer"
-        if slower else "the consumers pop less than usual, and none of them went",
+        if slower else "the consumers take fewer messages, and none of them disconnected",
         slower.at if slower else case.onset,
         case.seen(slower, pops, case.rose(CLAIMED.name), case.rose(AGE.name)),
-        "processing takes as long as before, or consumers went: then they are fewer, not slower",
+        "each message takes as long as before" + ("" if slower else ", by the consumers' own log: "
+        "here it is not measured"),
         "consumers", 77 if slower else 56,
     )  # fmt: skip
 
@@ -445,12 +443,12 @@ def _producers(case: Case) -> Iterator[Cause]:
     pushes = case.fell(PUSH.name)
     if pushes is None or pushes not in case.harms:
         return
-    gone = [one for one in case.near(CONSUMER, 10, 5) if "went" in one.words]
+    gone = [one for one in case.near(CONSUMER, 10, 5) if "disconnected" in one.words]
     yield Cause(
         "producers",
         "nearly nothing is pushed any more", pushes.at,
         (*case.seen(pushes), *map(_event, gone[:2])),
-        "this hour is always quiet; or the producers push and get no number: the ring is full",
+        "this hour is always quiet, or the producers push and are refused, as by a full ring",
         "consumers", 75,
     )  # fmt: skip
 
@@ -479,7 +477,7 @@ def _bloat(case: Case) -> Iterator[Cause]:
         f"each pop reads more than it should: {spell.summary}",
         latency.at if latency else spell.began,
         (_of(spell), *case.seen(latency, case.fell(POP.name))),
-        "pops stay slow after maintain, and their plan reads few rows",
+        "a pop reads few rows (the plan of dbq-console sql), or stays slow after maintain",
         "findings", weight - (25 if spell.first and not latency else 0), standing=True,
     )  # fmt: skip
 
@@ -490,13 +488,38 @@ _RULES: Sequence[Callable[[Case], Iterator[Cause]]] = (
 )
 
 
+_LEADS_TO: Mapping[str, frozenset[str]] = {
+    "unreachable": frozenset({"consumers", "slow", "producers", "errors"}),
+    "failover": frozenset({"consumers", "slow", "producers", "errors", "blocked"}),
+    "paused": frozenset({"consumers", "slow", "full"}),
+    "denied": frozenset({"consumers", "slow", "errors"}),
+    "deployed": frozenset({"consumers", "slow", "errors"}),
+    "blocked": frozenset({"consumers", "slow", "producers", "full"}),
+    "poison": frozenset({"consumers", "slow", "errors"}),
+    "full": frozenset({"producers"}),
+    "consumers": frozenset({"full"}),
+    "bloat": frozenset({"slow", "full"}),
+}
+"""Cause -> what it brings about."""
+_SAME_TIME = timedelta(minutes=2)
+"""What follows may be seen this long before what it follows from."""
+
+
 def causes_of(case: Case) -> list[Cause]:
     """At most five, the likeliest first; none if nothing harms."""
     if not case.harms and not case.lost:
         return []
     found = (_weighed(case, cause) for rule in _RULES for cause in rule(case))
     likely = [cause for cause in found if cause.weight >= _LEAST]
-    return sorted(likely, key=lambda cause: (-cause.weight, cause.at))[:MOST]
+    chosen = sorted(likely, key=lambda cause: (-cause.weight, cause.at))[:MOST]
+    return [replace(one, follows=_followed(one, chosen[:n])) for n, one in enumerate(chosen)]
+
+
+def _followed(cause: Cause, likelier: Sequence[Cause]) -> int | None:
+    for number, one in enumerate(likelier, 1):
+        if cause.code in _LEADS_TO.get(one.code, ()) and cause.at >= one.at - _SAME_TIME:
+            return number
+    return None
 
 
 def _weighed(case: Case, cause: Cause) -> Cause:

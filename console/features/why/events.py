@@ -2,19 +2,31 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Any
 
+from console.catalog import audit
+from console.features.history.points import (
+    ACTION,
+    FINDING,
+    NOTE,
+    Mark,
+    Rows,
+    Spell,
+    counts,
+    examinations,
+    rank,
+    spells,
+)
 from console.features.history.segments import STANDBY
-from console.features.why.recorded import QueueRecord, Rows, examinations
+from console.features.why.recorded import QueueRecord
 from console.formats import UNKNOWN, duration, numbered
 
-FINDING, ACTION, UNATTENDED, NOTE = "finding", "action", "unattended", "note"
+UNATTENDED = "unattended"
 CONSUMER, CONNECTION, FIGURE, RECORDING = "consumer", "connection", "figure", "recording"
 ONE_FAILED = "one sample failed"
-_SEVERITIES = ("", "note", "warning", "critical")
 _OF_ERRORS = {"error_burst", "poison", "head_stuck"}
 _SOON = timedelta(minutes=5)
 """A finding that comes back within this is one that comes and goes."""
@@ -25,14 +37,9 @@ SILENT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Event:
-    at: datetime
-    kind: str
-    name: str
-    """A code, a verb, an author, a consumer, a connection, a figure."""
-    words: str
-    until: datetime | None = None
-    """When it ended; None: it has no end, or not yet."""
+class Event(Mark):
+    """`name`: also a consumer, a connection, a figure. `until`: None of what has no end."""
+
     severity: str = ""
     """Of a finding: the highest that it had."""
     opens: str = ""
@@ -43,50 +50,6 @@ class Event:
     queue: str = ""
     """Its schema and name; empty: it is about the connection."""
 
-    def as_json(self) -> dict[str, object]:
-        until = None if self.until is None else self.until.isoformat()
-        return {**vars(self), "at": self.at.isoformat(), "until": until}
-
-
-@dataclass(frozen=True)
-class Spell:
-    """A finding, from the first examination that had it to the first without it."""
-
-    code: str
-    began: datetime
-    ended: datetime | None
-    """None: not yet, as far as recorded."""
-    severity: str
-    """The highest."""
-    summary: str
-    """The last."""
-    worsened: datetime | None = None
-    first: bool = False
-    """Whether the first examination of the time had it already: it is older."""
-    times: int = 1
-    """How often it began, of those that were joined."""
-
-
-def spells(rows: Rows) -> list[Spell]:
-    """From the findings of one queue."""
-    open_spells: dict[str, Spell] = {}
-    ended: list[Spell] = []
-    for number, (at, found) in enumerate(examinations(rows)):
-        seen = {row["code"]: row for row in found if row["code"]}
-        for code in [code for code in open_spells if code not in seen]:
-            spell = open_spells.pop(code)
-            ended.append(_with(spell, ended=at))
-        for code, row in seen.items():
-            severity, summary = row["severity"] or "", row["summary"] or ""
-            known = open_spells.get(code)
-            if known is None:
-                open_spells[code] = Spell(code, at, None, severity, summary, first=number == 0)
-            elif _rank(severity) > _rank(known.severity):
-                open_spells[code] = _with(known, severity=severity, summary=summary, worsened=at)
-            else:
-                open_spells[code] = _with(known, summary=summary)
-    return sorted([*ended, *open_spells.values()], key=lambda spell: spell.began)
-
 
 def joined(found: Iterable[Spell]) -> list[Spell]:
     """Those of a code that came back soon after they ended, as one."""
@@ -95,10 +58,10 @@ def joined(found: Iterable[Spell]) -> list[Spell]:
     for spell in found:
         before = last.pop(spell.code, None)
         if before and before.ended and spell.began - before.ended <= _SOON:
-            last[spell.code] = _with(
+            last[spell.code] = replace(
                 before,
                 ended=spell.ended,
-                severity=max(before.severity, spell.severity, key=_rank),
+                severity=max(before.severity, spell.severity, key=rank),
                 summary=spell.summary,
                 times=before.times + 1,
                 worsened=before.worsened or spell.worsened,
@@ -109,14 +72,6 @@ def joined(found: Iterable[Spell]) -> list[Spell]:
     return sorted([*apart, *last.values()], key=lambda spell: spell.began)
 
 
-def _with(spell: Spell, **changed: Any) -> Spell:
-    return Spell(**{**vars(spell), **changed})
-
-
-def _rank(severity: str) -> int:
-    return _SEVERITIES.index(severity) if severity in _SEVERITIES else 0
-
-
 def finding_events(rows: Rows) -> Iterator[Event]:
     of_queue = defaultdict(list)
     for row in rows:
@@ -124,7 +79,8 @@ def finding_events(rows: Rows) -> Iterator[Event]:
     for queue, found in of_queue.items():
         for spell in joined(spells(found)):
             tab = "errors" if spell.code in _OF_ERRORS else "findings"
-            words = f"{spell.severity}: {spell.summary}"
+            now = ", now" if spell.ended is None else ""
+            words = f"{spell.severity}{now}: {spell.summary}"
             before = " (it was there before)" if spell.first else ""
             before += f" (on and off, {spell.times} times)" if spell.times > 1 else ""
             yield Event(
@@ -136,11 +92,6 @@ def finding_events(rows: Rows) -> Iterator[Event]:
                     spell.worsened, FINDING, spell.code, f"worsened: now {spell.severity}",
                     spell.ended, spell.severity, tab, queue=queue,
                 )  # fmt: skip
-
-
-def is_unattended(row: Mapping[str, Any]) -> bool:
-    """Whether the audit says that no person did it."""
-    return "unattended" in f"{row['verb']} {row['operator']}".casefold()
 
 
 def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
@@ -155,12 +106,10 @@ def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
         if row["note"]:
             yield Event(row["at"], NOTE, by, row["note"], row["at"], **about)
             continue
-        done, planned = row["done"] or 0, row["planned"] or 0
-        counts = f"{done:,} of {planned:,}" if done or planned else ""
-        words = ", ".join(filter(None, (row["outcome"], counts, f"by {by}")))
-        kind = UNATTENDED if is_unattended(row) else ACTION
+        words = ", ".join(filter(None, (row["outcome"], counts(row), f"by {by}")))
+        kind = UNATTENDED if audit.is_agent(row["operator"]) else ACTION
         verb = row["verb"] or UNKNOWN
-        yield Event(row["at"], kind, verb, words, row["ended_at"], done=done, **about)
+        yield Event(row["at"], kind, verb, words, row["ended_at"], done=row["done"] or 0, **about)
 
 
 def of_queue(rows: Rows, schema: str, queue: str) -> list[Mapping[str, Any]]:
@@ -233,8 +182,8 @@ def _seen(rows: Rows) -> dict[tuple[str | None, ...], _Seen]:
 
 
 def consumer_events(rows: Rows) -> Iterator[Event]:
-    """Consumers and producers that came, went, restarted or fell silent. What only one of two
-    examinations says is not believed."""
+    """Consumers and producers that came, disconnected, restarted or fell silent. What only one of
+    two examinations says is not believed."""
     seen = [(at, any(row["late"] for row in of), _seen(of)) for at, of in examinations(rows)]
     known: dict[tuple[str | None, ...], _Seen] = dict(seen[0][2]) if seen else {}
     silent: set[tuple[str | None, ...]] = set()
@@ -251,7 +200,7 @@ def consumer_events(rows: Rows) -> Iterator[Event]:
             fell = is_now is not None and late and _is_silent(is_now, at)
             if fell and identity not in silent and is_now is not None and is_now.last_pop:
                 silent.add(identity)
-                words = f"fell silent{_at(is_now)}: its last pop, while messages wait"
+                words = f"last pop{_at(is_now)}; still connected, and messages wait"
                 yield _consumer(is_now.last_pop, identity, words)
             elif not fell:
                 silent.discard(identity)
@@ -273,11 +222,13 @@ def _changed(
     if was is None and now is not None and then is not None:
         yield _consumer(at, identity, f"came: {numbered(now.sessions, 'session')}{_at(now)}")
     elif was is not None and now is None and then is None:
-        yield _consumer(at, identity, f"went: {numbered(was.sessions, 'session')}{_at(was)}")
+        yield _consumer(
+            at, identity, f"disconnected: {numbered(was.sessions, 'session')}{_at(was)}"
+        )
     elif was and now and then and now.sessions == then.sessions:
         if now.sessions < was.sessions:
             gone = was.sessions - now.sessions
-            words = f"{gone} of {numbered(was.sessions, 'session')} went{_at(now)}"
+            words = f"{gone} of {numbered(was.sessions, 'session')} disconnected{_at(now)}"
             yield _consumer(at, identity, words)
         elif now.sessions > was.sessions:
             came = now.sessions - was.sessions

@@ -11,12 +11,12 @@ from pathlib import Path
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.features.history import forecast
-from console.features.history.points import NothingRecordedError
+from console.features.history.points import ACTION, NOTE, NothingRecordedError, spells
 from console.features.history.reader import RecordReader
 from console.features.history.rollup_files import existing_default_lake
 from console.features.history.segments import TimeRange
 from console.features.why.causes import Case, Cause, causes_of
-from console.features.why.events import Event, events_of, spells
+from console.features.why.events import Event, events_of
 from console.features.why.recorded import (
     Catalog,
     QueueRecord,
@@ -26,10 +26,13 @@ from console.features.why.recorded import (
     schema_of,
 )
 from console.features.why.usual import DAYS, SPAN, Change, Minutes, changes_of, values_of
+from console.figures import AGE, ERRORS, GAP, POP, PUSH, READY
 from console.formats import moment, numbered
 
 _BESIDE = timedelta(minutes=15)
-"""How long before the first change the events beside it begin."""
+"""How long before the first change the events beside it begin..."""
+_ACTED = timedelta(hours=2)
+"""... and what people did."""
 _WORTH = 0.25
 """A change by less than this part of what is usual is no event."""
 _LATEST = timedelta(microseconds=1)
@@ -88,6 +91,8 @@ class Explanation:
     lasting: tuple[str, ...]
     """Codes of warnings, and worse, that have not ended."""
     harms: bool
+    now: str
+    """What the last recorded minute says of its traffic; empty: it says nothing."""
     minutes: int
     """How many were recorded."""
     unread: str = ""
@@ -98,9 +103,8 @@ class Explanation:
             recorded = numbered(self.minutes, "recorded minute")
             return f"too little is known: {recorded}, and what is usual takes 16"
         if self.causes:
-            return (
-                f"{len(self.causes)} possible cause{'s' * (len(self.causes) > 1)}, likeliest first"
-            )
+            count = numbered(len(self.causes), "possible cause")
+            return f"{count}, likeliest first" if self.causes[1:] else count
         if self.harms:
             return "nothing here explains it"
         return "no figure is worse than usual: nothing to explain"
@@ -120,6 +124,7 @@ class Explanation:
                     "at": cause.at.isoformat(),
                     "evidence": [said(one.at, one.words, zone) for one in cause.evidence],
                     "disproof": cause.disproof,
+                    "follows": cause.follows,
                 }
                 for cause in self.causes
             ],
@@ -138,7 +143,7 @@ def timeline(where: Where, seconds: float, now: datetime) -> Timeline:
     # Figures need the hours before to know what is usual.
     record = _read(where, TimeRange(min(span.begin, now - SPAN), span.end), span.begin, now)
     changes, _ = _changes(where, record)
-    events = events_of(record, [one.event for one in changes if one.share >= _WORTH])
+    events = events_of(record, _worth(changes))
     shown = tuple(event for event in events if (event.until or event.at) >= span.begin)
     return Timeline(_name(record), span, shown, record.catalog, record.skipped)
 
@@ -149,16 +154,40 @@ def explain(where: Where, at: datetime, now: datetime) -> Explanation:
     record = _read(where, span, span.begin, now)
     changes, basis = _changes(where, record)
     lasting = [change for change in changes if change.until is None]
-    events = events_of(record, [one.event for one in changes if one.share >= _WORTH])
+    events = events_of(record, _worth(changes))
     in_force = [spell for spell in spells(record.findings) if spell.ended is None]
     case = Case(record, at, lasting, events, in_force)
-    beside = [one for one in events if (one.until or at) >= case.onset - _BESIDE]
+    beside = [one for one in events if _is_beside(one, case, at)]
     return Explanation(
         _name(record), at, basis, tuple(lasting), tuple(causes_of(case)), tuple(beside),
         tuple(spell.code for spell in in_force if spell.severity != "note"),
-        bool(case.harms), len(record.points),
+        bool(case.harms), _now(record), len(record.points),
         "; ".join(filter(None, (record.catalog.unread, record.skipped))),
     )  # fmt: skip
+
+
+def _worth(changes: Sequence[Change]) -> list[Event]:
+    """A ring's gap beside its ready messages says the same twice."""
+    known = {one.measure.name for one in changes}
+    return [
+        one.event
+        for one in changes
+        if one.share >= _WORTH and not (one.measure.name == GAP.name and READY.name in known)
+    ]
+
+
+def _is_beside(event: Event, case: Case, at: datetime) -> bool:
+    """What people did and noted counts for longer; a mere note of the doctor by its beginning."""
+    before = _ACTED if event.kind in {ACTION, NOTE} else _BESIDE
+    until = event.at if event.severity == "note" else event.until or at
+    return until >= case.onset - before
+
+
+def _now(record: QueueRecord) -> str:
+    point = record.points[-1] if record.points else None
+    shown = (READY, AGE, PUSH, POP, ERRORS) if point else ()
+    values = [(one, point.figures.get(one.name)) for one in shown if point]
+    return ", ".join(f"{one.title} {one.unit.text(v)}" for one, v in values if v is not None)
 
 
 def _name(record: QueueRecord) -> str:

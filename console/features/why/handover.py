@@ -14,21 +14,19 @@ from console.doctor.report import escaped
 from console.engines import Database
 from console.errors import ConsoleError
 from console.features.history import forecast
+from console.features.history.points import ACTION, FINDING, NOTE, Rows
 from console.features.history.reader import RecordReader
 from console.features.history.rollup_files import existing_default_lake
 from console.features.history.segments import ACTIONS, FINDINGS, SAMPLES, TimeRange, snapshot_of
 from console.features.why.events import (
-    ACTION,
     CONNECTION,
-    FINDING,
-    NOTE,
     UNATTENDED,
     Event,
     action_events,
     finding_events,
     link_events,
 )
-from console.features.why.recorded import Catalog, Rows, links, merged, read_catalog
+from console.features.why.recorded import Catalog, links, merged, read_catalog
 from console.figures import AGE, ERRORS, POP, PUSH, READY, Figure
 from console.formats import UNKNOWN, duration, moment, numbered
 

@@ -1,6 +1,6 @@
 """What recordings, the audit and the catalog have of queues over a time."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -10,9 +10,9 @@ from console import catalog
 from console.catalog import audit, decisions
 from console.catalog.decisions import Decision
 from console.engines import Database
-from console.errors import ConsoleError, UsageError
+from console.errors import ConsoleError
 from console.features.history import recording
-from console.features.history.points import Point, points, thinned
+from console.features.history.points import Point, Rows, last_known, points, sampled_schema, thinned
 from console.features.history.reader import RecordReader
 from console.features.history.segments import (
     ACTIONS,
@@ -27,7 +27,6 @@ from console.figures import FIGURES, SAMPLE_LATENCY
 from console.monitor.latency import FIGURES as LATENCIES
 
 MINUTE = 60
-Rows = Sequence[Mapping[str, Any]]
 _ACTIONS_BACK = timedelta(days=30)
 """How far back a pause that is still in force is searched for."""
 _SAMPLED = (
@@ -102,19 +101,13 @@ def read_queue(
         return QueueRecord(connection, schema or "", queue, span, catalog=of_database)
     equal = {"queue": queue} if schema is None else {"queue": queue, "schema": schema}
     samples = thinned(reader.table(SAMPLES, span, _SAMPLED, **equal), MINUTE)
-    schemas = sorted({row["schema"] or "" for row in samples})
-    if len(schemas) > 1:
-        raise UsageError(
-            f"There are several queues {queue!r}.",
-            why=f"In the schemas {', '.join(schemas)}.",
-            next_step="Say which with --schema.",
-        )
+    sampled = sampled_schema(samples, queue)
     back = TimeRange(min(span.begin, span.end - _ACTIONS_BACK), span.end)
     actions = merged(reader.rows(ACTIONS, back), of_database.actions)
     marks = reader.rows(SAMPLES, span, ("at", "capacity", "problem"), _first_and_last, **equal)
     return QueueRecord(
         connection,
-        schema if schema is not None else (schemas or [""])[0],
+        sampled if schema is None else schema,
         queue,
         span,
         points(sorted(samples, key=lambda row: row["at"]), MINUTE),
@@ -138,10 +131,7 @@ def minutes(reader: RecordReader, record: QueueRecord, span: TimeRange) -> list[
 
 def merged(recorded: Rows, read: Rows) -> Rows:
     """Each action once, as it was known last."""
-    by_id: dict[object, Mapping[str, Any]] = {}
-    for row in (*sorted(recorded, key=lambda row: bool(row["ended_at"])), *read):
-        by_id[row["action_id"]] = row
-    return sorted(by_id.values(), key=lambda row: row["at"])
+    return sorted(last_known([*recorded, *read]), key=lambda row: row["at"])
 
 
 def links(reader: RecordReader, span: TimeRange) -> Rows:
@@ -169,12 +159,6 @@ def _problems(marks: Iterable[Mapping[str, Any]]) -> list[tuple[datetime, str]]:
     runs = [(words, next(of)["at"]) for words, of in groupby(marks, lambda row: row["problem"])]
     last = runs[-1:]
     return [(at, words) for words, at in last if words]
-
-
-def examinations(rows: Rows) -> Iterator[tuple[datetime, Rows]]:
-    """Findings or consumers that were seen at one time."""
-    for at, of in groupby(rows, lambda row: row["at"]):
-        yield at, list(of)
 
 
 def schema_of(database: Database, schema: str | None, queue: str) -> str:

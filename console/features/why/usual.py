@@ -145,10 +145,15 @@ class Change:
 
     @property
     def words(self) -> str:
-        """`pop/s fell from 310.0 to 20.0`."""
+        """`pop/s fell: usually 310.0, now 20.0`. It has the value of now beside the time of its
+        beginning: so each says which it is."""
         text = self.measure.unit.text
-        verb = "rose" if self.direction > 0 else "fell"
-        return f"{self.measure.title} {verb} from {text(self.usual.median)} to {text(self.value)}"
+        verb, now = (
+            "rose" if self.direction > 0 else "fell",
+            "now" if self.until is None else "then",
+        )
+        usual, value = text(self.usual.median), text(self.value)
+        return f"{self.measure.title} {verb}: usually {usual}, {now} {value}"
 
     @property
     def event(self) -> Event:

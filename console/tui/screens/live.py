@@ -156,9 +156,7 @@ class LiveScreen(Closable, Screen[None]):
     def on_key(self, event: Key) -> None:
         """A key that is not bound may be a feature's, for the row under the cursor."""
         for module in features.modules("rows"):
-            if module.pressed(self, event.character or ""):
-                event.stop()
-                return
+            module.pressed(self, event.character or "")
 
     def action_running(self) -> None:
         self.navigator.open_running()

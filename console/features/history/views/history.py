@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from console.features.history.points import History, Mark, Point, history
+from console.features.history.points import FINDING, NOTE, History, Mark, Point, history
 from console.figures import CHARTS, GAP, LATENCY, LATENCY_KINDS, SHOWN, Unit
 from console.formats import NOT_APPLICABLE, bare_moment, duration, first_line, plain
-from console.views.view import Column, Display, Part, Source, View, aligned
+from console.views.view import Column, Display, Source, View, aligned
 
-_SIGNS = {"finding": "!", "note": "◆", "standby": "◇"}
+_SIGNS = {FINDING: "!", NOTE: "◆", "standby": "◇"}
 _DRAWN = {figure for drawn in CHARTS.values() for figure in drawn}
 
 
@@ -21,35 +21,11 @@ def _columns(display: Display) -> Sequence[Column[Mark]]:
     return (
         Column("at", "when", lambda m: bare_moment(m.at, display.zone), "", 14, 19,
                at=lambda m: m.at),
-        Column("lasted", "for", _lasted, "quiet", 5, 12, sort_key=_lasted_seconds),
+        Column("lasted", "for", lambda m: m.lasted, "quiet", 5, 12, sort_key=lambda m: m.seconds),
         Column("name", "what", lambda m: f"{_SIGNS.get(m.kind, '▶')} {plain(m.name)}",
-               lambda m: "warning" if m.kind == "finding" else "strong", 8, 26),
+               lambda m: "warning" if m.kind == FINDING else "strong", 8, 26),
         Column("words", "", lambda m: first_line(m.words), "", 10, 200),
     )  # fmt: skip
-
-
-def _lasted_seconds(mark: Mark) -> float | None:
-    if mark.until is None or mark.kind == "note":
-        return None
-    return max(0.0, (mark.until - mark.at).total_seconds())
-
-
-def _lasted(mark: Mark) -> str:
-    seconds = _lasted_seconds(mark)
-    return "-" if seconds is None else duration(seconds)
-
-
-def _detail(mark: Mark, display: Display) -> Sequence[Part]:
-    return [
-        (f"{mark.kind} ", "quiet"),
-        (plain(mark.name), "strong"),
-        (f"  {_when(mark, display)}\n{first_line(mark.words)}", ""),
-    ]
-
-
-def _when(mark: Mark, display: Display) -> str:
-    ended = mark.until not in {None, mark.at}
-    return display.moment(mark.at) + (f" to {display.moment(mark.until)}" if ended else "")
 
 
 def _by_key(result: History) -> dict[str, Mark]:
@@ -88,7 +64,7 @@ def _figure(title: str, text: Callable[[Point], str]) -> Column[Point]:
 def marks(result: History, display: Display) -> Iterator[str]:
     """What happened, a line each."""
     for mark in result.marks:
-        yield plain(f"{mark.kind} {mark.name}: {_when(mark, display)}: {mark.words}")
+        yield plain(f"{mark.kind} {mark.name}: {mark.when(display)}: {mark.words}")
 
 
 VIEW = View(
@@ -97,7 +73,7 @@ VIEW = View(
     read,
     _by_key,
     _columns,
-    detail=_detail,
+    detail=Mark.detail,
     text=_text,
     json=History.as_json,
     drop_order=("lasted",),

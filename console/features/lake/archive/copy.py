@@ -208,7 +208,7 @@ class _Copy:
         database: Database,
         source: Source,
         lake: Lake,
-        lease: leases.Lease,
+        lease: leases.RunLease,
         on_progress: PhaseProgress,
     ) -> None:
         self._database = database

@@ -310,7 +310,7 @@ class _Run:
         database: Database,
         queue: Queue,
         lake: Lake,
-        lease: leases.Lease,
+        lease: leases.RunLease,
         identity: str,
         plan: LakePlan,
     ) -> None:

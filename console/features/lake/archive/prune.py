@@ -86,7 +86,7 @@ def prune(
     source: Source,
     jobs: PrunableJobs,
     lake: Lake,
-    lease: leases.Lease,
+    lease: leases.RunLease,
     on_progress: Callable[[int], object],
 ) -> tuple[int, dict[str, int]]:
     """How many jobs were deleted, and why others stay."""
@@ -157,7 +157,7 @@ class _Round:
         return jobs, days
 
     def delete(
-        self, action_id: int, lease: leases.Lease, on_progress: Callable[[int], object]
+        self, action_id: int, lease: leases.RunLease, on_progress: Callable[[int], object]
     ) -> int:
         deleted = 0
         for at in range(0, len(self.held), BATCH):
@@ -167,7 +167,7 @@ class _Round:
         self.kept[CHANGED] = len(self.held) - deleted
         return deleted
 
-    def _delete(self, action_id: int, lease: leases.Lease, jobs: Sequence[_Job]) -> int:
+    def _delete(self, action_id: int, lease: leases.RunLease, jobs: Sequence[_Job]) -> int:
         source, array = self._source, self._database.product.array
         with self._database.transaction("delete what the lake has") as connection:
             lease.renew(connection)

@@ -1,7 +1,7 @@
 """The keys of a user's own commands, on lists of messages, a message, queues and findings."""
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from textual.screen import Screen
@@ -31,16 +31,22 @@ def _commands() -> Mapping[tuple[str, str], OwnCommand]:
     return {(one.on, one.key): one for one in own_commands()}
 
 
-def pressed(screen: Screen[Any], key: str) -> bool:
-    """Whether the key is that of a command on the row under the cursor, which then runs."""
-    if not key or not _commands() or key in screen.active_bindings:
-        return False
+def pressed(screen: Screen[Any], key: str) -> None:
+    """Run the command with that key on the row under the cursor, if there is one."""
     on, values = _row_of(screen)
-    command = _commands().get((on, key))
-    if command is None:
-        return False
-    _run(screen, command, values)
-    return True
+    if not on or not key or key in screen.active_bindings:
+        return
+
+    def start(commands: Mapping[tuple[str, str], OwnCommand]) -> None:
+        if (command := commands.get((on, key))) is not None:
+            _run(screen, command, values)
+
+    # In a job: the first call reads the configuration.
+    start_job(screen, _commands, start, partial(_failed, screen))
+
+
+def _failed(screen: Screen[Any], error: ConsoleError) -> None:
+    screen.notify(first_line(str(error)), severity="error", markup=False)
 
 
 def _row_of(screen: Screen[Any]) -> tuple[str, Mapping[str, Any]]:
@@ -67,7 +73,7 @@ def _run(screen: Screen[Any], command: OwnCommand, values: Mapping[str, Any]) ->
     try:
         words = command.arguments(values)
     except ConsoleError as error:
-        screen.notify(first_line(str(error)), severity="error", markup=False)
+        _failed(screen, error)
         return
     subject = (values.get("connection", ""), values.get("schema", ""), values.get("queue", ""))
     screen.notify(f"{command.name} runs ...", markup=False)
@@ -76,7 +82,4 @@ def _run(screen: Screen[Any], command: OwnCommand, values: Mapping[str, Any]) ->
         text = plain_lines(output).strip() or "It printed nothing."
         screen.app.push_screen(FactsDialog(command.name, {}, [text]))
 
-    def failed(error: ConsoleError) -> None:
-        screen.notify(first_line(str(error)), severity="error", markup=False)
-
-    start_job(screen, lambda: run(command, words, subject), show, failed)
+    start_job(screen, lambda: run(command, words, subject), show, partial(_failed, screen))

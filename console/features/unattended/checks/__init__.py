@@ -2,28 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime
+from datetime import timedelta
 
-from console import sql
 from console.catalog import audit
 from console.doctor.context import CheckContext, CheckGroup, command
 from console.doctor.finding import Code, Finding
-from console.features.unattended.policy import (
-    AGENT,
-    NOUNS,
-    USUAL_SECONDS,
-    Past,
-    Stop,
-    repairs_of,
-    stops_of,
-)
+from console.features.unattended import audited
+from console.features.unattended.policy import REPAIRABLE, Past, Stop
 from console.formats import numbered
 from console.monitor.limits import Severity
 
-_DAY_SECONDS = 86_400.0
-_LATEST = 200
-"""Actions of a queue among which a stop is searched: it ends with the next one of a person."""
+_DAY = timedelta(days=1)
+_NOUNS = {kind.key: kind.noun for kind in REPAIRABLE}
 
 RECUR = Code(
     "repairs_recur",
@@ -41,18 +31,11 @@ REPAIRED = Code(
 
 
 def _check(context: CheckContext) -> Iterator[Finding]:
-    queue = context.queue
-    of = audit.EntryFilter(queue.schema, queue.name)
     with context.limited_transaction() as connection:
-        by_itself = replace(of, operator=AGENT, since=USUAL_SECONDS)
-        if not audit.entries(connection, by_itself, 1):
-            return
-        today = audit.entries(connection, replace(by_itself, since=_DAY_SECONDS))
-        latest = audit.entries(connection, of, _LATEST)
-        now = sql.value(connection, datetime, "actions.server_time")
-    for entry, stop in stops_of(latest, now).values():
+        past = audited.read(connection, context.queue, _DAY.total_seconds())
+    for entry, stop in past.stops.values():
         yield _recurring(context, entry, stop)
-    if repairs := [one for one in repairs_of(today) if one.rows]:
+    if repairs := [one for one in past.within(_DAY) if one.rows]:
         yield _repaired(repairs)
 
 
@@ -78,7 +61,7 @@ def _repaired(repairs: Sequence[Past]) -> Finding:
     rows = Counter[str]()
     for one in repairs:
         rows[one.kind] += one.rows
-    parts = (numbered(count, NOUNS.get(kind, "row")) for kind, count in rows.items())
+    parts = (numbered(count, _NOUNS.get(kind, "row")) for kind, count in rows.items())
     first, last = min(one.at for one in repairs), max(one.at for one in repairs)
     return Finding(
         REPAIRED,

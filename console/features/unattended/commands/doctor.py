@@ -46,15 +46,17 @@ def _unattended(call: Call, names: Sequence[str], idle_for: float, **others: Any
         thresholds_of=call.thresholds,
     )
     examine = doctor.examination(call, database, queues, idle_for)
-    diagnoses, lines = run_once(repairer, examine)
-    for line in lines:
-        narrate(line)
+    diagnoses, attempts = run_once(repairer, examine)
+    for attempt in attempts:
+        for text in attempt.texts:
+            narrate(text if attempt.repaired else f"not repaired: {text}")
     if repairer.held_by:
         narrate(f"Nothing was repaired here: that is done by {repairer.held_by}.")
-    if lines:
-        diagnoses = [*examine()]
+    repairs = [text for attempt in attempts if attempt.repaired for text in attempt.texts]
+    left = [text for attempt in attempts if not attempt.repaired for text in attempt.texts]
     display = Display(call.zone, datetime.now(UTC))
-    call.answer({**VIEW.as_json(diagnoses), "repairs": lines}, [*VIEW.lines(diagnoses, display)])
+    data = {**VIEW.as_json(diagnoses), "repairs": repairs, "not_repaired": left}
+    call.answer(data, [*VIEW.lines(diagnoses, display)])
     sys.exit(0 if all(diagnosis.healthy for diagnosis in diagnoses) else 1)
 
 

@@ -54,13 +54,16 @@ def _source(call: Call, name: str | None) -> Source:
 
 
 def _dry_run(call: Call, name: str | None, seconds: float, root: Path) -> DryRun:
-    reader = RecordReader(root, recorded_connection(call, root, None))
-    span = since(datetime.now(UTC), seconds)
+    connection = recorded_connection(call, root, None)
+    known = connection in call.configuration.names
+    profile = call.configuration.profile(connection) if known else call.profile
 
     def policy_of(queue: str) -> Policy:
-        return Policy.of_settings(call.settings_of(queue))
+        settings = call.settings_of(queue) if profile is None else profile.settings_of(queue)
+        return Policy.of_settings(settings)
 
-    return dry_run(reader, span, policy_of, name)
+    span = since(datetime.now(UTC), seconds)
+    return dry_run(RecordReader(root, connection), span, policy_of, name)
 
 
 def _json(found: DryRun) -> dict[str, object]:
@@ -81,7 +84,8 @@ def _lines(call: Call, found: DryRun) -> Iterator[str]:
         return
     for one in found.findings:
         done = f"left to a person: {one.left}" if one.left else "repaired after 10 s"
-        ended = "not ended yet" if one.until is None else f"ended {moment(one.until, call.zone)}"
+        until = one.until and moment(one.until, call.zone)
+        ended = f"ended {until}" if until else "has not ended yet"
         by = f", after an action of {one.operator}" if one.operator else ""
         sooner = f"; {duration(one.sooner_seconds)} sooner" if not one.left else ""
         yield plain(

@@ -5,23 +5,22 @@ The policy is in the configuration: [profiles.NAME.unattended].
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from console import catalog, sql
-from console.catalog import Kind, Queue, audit, decisions
+from console.catalog import Kind, Queue, decisions
 from console.config.values import OFF
+from console.features.unattended import audited
 from console.features.unattended.policy import (
     CLAIMS_GONE,
     REPAIRABLE,
-    USUAL_SECONDS,
+    Audited,
     Past,
     Policy,
     Repairable,
-    keeps_away,
-    repairs_of,
-    stops_of,
+    why_not,
 )
 from console.formats import numbered, plain
+from console.monitor.owners import are_direct
 from console.views.view import Column, Display, Part, Source, Subject, View
 
 _HOUR = timedelta(hours=1)
@@ -55,34 +54,30 @@ def read(source: Source) -> Sequence[PolicyRow]:
     database = source.database
     rows = []
     with database.transaction("read the audit", read_only=True) as connection:
-        now = sql.value(connection, datetime, "actions.server_time")
         held = decisions.active(connection)
-        audited = catalog.has_audit(connection)
         for queue in source.queues:
-            of = audit.EntryFilter(queue.schema, queue.name, since=USUAL_SECONDS)
-            entries = audit.entries(connection, of) if audited else []
             policy = Policy.of_settings(source.settings_of(queue.name))
-            past, stops = repairs_of(entries), stops_of(entries, now)
-            last = [one for one in past if now - one.at < _HOUR]
+            direct = are_direct(queue, database.consumers)
+            past = audited.read(connection, queue)
+            last, day = past.within(_HOUR), past.within(24 * _HOUR)
             for kind in REPAIRABLE:
                 if not _concerns(queue, kind):
                     continue
-                stopped = stops.get(kind.key)
-                why = stopped[1].text if stopped else _why_not(queue, kind, policy, held)
-                day = [r for r in past if r.kind == kind.key and now - r.at < 24 * _HOUR]
-                rows.append(
-                    PolicyRow(
-                        queue.schema,
-                        queue.name,
-                        kind,
-                        policy,
-                        why or "allowed",
-                        len(last),
-                        sum(one.rows for one in last),
-                        day,
-                    )
-                )
+                why = why_not(queue, kind, policy, held, direct=direct)
+                now = _now(kind, policy, past, why)
+                of_kind = [one for one in day if one.kind == kind.key]
+                used = sum(one.rows for one in last)
+                name = (queue.schema, queue.name)
+                rows.append(PolicyRow(*name, kind, policy, now, len(last), used, of_kind))
     return rows
+
+
+def _now(kind: Repairable, policy: Policy, past: Audited, why: str) -> str:
+    if policy.value(kind) == OFF:
+        return "off"
+    if stopped := past.stops.get(kind.key):
+        return stopped[1].text
+    return f"left to a person: {why}" if why else "allowed"
 
 
 def _concerns(queue: Queue, kind: Repairable) -> bool:
@@ -90,19 +85,6 @@ def _concerns(queue: Queue, kind: Repairable) -> bool:
     if kind is CLAIMS_GONE:
         return "claimed" in queue.states and "release" in queue.verbs
     return queue.design.name == "ring" and queue.kind is Kind.INSTALLED
-
-
-def _why_not(
-    queue: Queue, kind: Repairable, policy: Policy, held: Sequence[decisions.Decision]
-) -> str:
-    if policy.value(kind) == OFF:
-        return "off"
-    for one in held:
-        if keeps_away(one, queue):
-            return f"left to a person: {one.words}"
-    if queue.kind is Kind.ADOPTED and not policy.library_rule:
-        return "left to a person: adopted, and its table does not say library_rule = true"
-    return ""
 
 
 def _columns(display: Display) -> Sequence[Column[PolicyRow]]:

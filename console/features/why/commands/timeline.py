@@ -1,9 +1,9 @@
 """List what happened to a queue, in order of time: from recordings, the audit and the catalog.
 
 Findings that began, worsened and ended; what operators did, what was done unattended, notes,
-pauses; consumers that came, went, restarted or fell silent; lost connections and failovers; figures
-that left their usual band in the last two hours. Of the database it reads only the audit and the
-decisions; without a connection, or where it cannot be reached, only recordings.
+pauses; consumers that came, disconnected, restarted or fell silent; lost connections and failovers;
+figures that left their usual band in the last two hours. Of the database it reads only the audit
+and the decisions; without a connection, or where it cannot be reached, only recordings.
 
 \b
 Examples:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from console.features.why.events import ACTION, FINDING, NOTE, UNATTENDED, Event
+from console.features.history.points import ACTION, FINDING, NOTE
+from console.features.why.events import UNATTENDED, Event
 from console.features.why.explain import Timeline, Where
 from console.features.why.views.timeline import VIEW
 from console.tui.context import Context

@@ -2,19 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from console.features.why.events import (
-    CONNECTION,
-    CONSUMER,
-    FIGURE,
-    FINDING,
-    NOTE,
-    RECORDING,
-    UNATTENDED,
-    Event,
-)
+from console.features.history.points import FINDING, NOTE
+from console.features.why.events import CONNECTION, CONSUMER, FIGURE, RECORDING, UNATTENDED, Event
 from console.features.why.explain import Timeline, timeline
 from console.formats import duration, first_line, numbered, plain
-from console.views.view import Column, Display, Line, Part, Source, View
+from console.views.view import Column, Display, Line, Source, View
 
 SIGNS = {
     FINDING: "!", NOTE: "◆", UNATTENDED: "⚙", CONSUMER: "☻", CONNECTION: "✖", FIGURE: "~",
@@ -42,23 +34,12 @@ def style(event: Event) -> str:
 def columns(display: Display) -> Sequence[Column[Event]]:
     return (
         display.time_column("at", "when", lambda e: e.at),
-        Column("lasted", "for", _lasted, "quiet", 5, 12, sort_key=_seconds),
+        Column("lasted", "for", lambda e: e.lasted, "quiet", 5, 12, sort_key=lambda e: e.seconds),
         Column("kind", "kind", lambda e: e.kind, "quiet", 6, 10),
         Column("name", "what", lambda e: f"{SIGNS.get(e.kind, _ACTED)} {plain(e.name)}", style,
                8, 26),
         Column("words", "words", lambda e: first_line(e.words), "", 34, 200),
     )  # fmt: skip
-
-
-def _seconds(event: Event) -> float | None:
-    if event.until is None or event.kind == NOTE:
-        return None
-    return max(0.0, (event.until - event.at).total_seconds())
-
-
-def _lasted(event: Event) -> str:
-    seconds = _seconds(event)
-    return "" if seconds is None else duration(seconds)
 
 
 def summary(result: Timeline, _: Display) -> Sequence[Line]:
@@ -68,16 +49,6 @@ def summary(result: Timeline, _: Display) -> Sequence[Line]:
     if result.unread:
         lines.append([(plain(result.unread), "warning")])
     return lines
-
-
-def detail(event: Event, display: Display) -> Sequence[Part]:
-    ended = event.until not in {None, event.at}
-    until = f" to {display.moment(event.until)}" if ended else ""
-    return [
-        (f"{event.kind} ", "quiet"),
-        (plain(event.name), "strong"),
-        (f"  {display.moment(event.at)}{until}\n{first_line(event.words)}", ""),
-    ]
 
 
 def _text(result: Timeline, display: Display) -> Iterator[str]:
@@ -96,7 +67,7 @@ VIEW = View(
     columns,
     empty="Nothing happened.",
     summary=summary,
-    detail=detail,
+    detail=Event.detail,
     text=_text,
     json=Timeline.as_json,
     drop_order=("kind", "lasted"),

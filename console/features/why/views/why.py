@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from console.features.why.causes import Cause
+from console.features.why.events import FIGURE
 from console.features.why.explain import Explanation, explain
 from console.features.why.usual import MEASURES, Change
 from console.features.why.views import timeline
-from console.figures import POP, PUSH
+from console.figures import GAP, POP, PUSH, READY
 from console.formats import first_line, plain
 from console.views.view import Column, Display, Line, Part, Source, View, aligned
 
@@ -40,15 +41,24 @@ def _summary(result: Explanation, display: Display) -> Sequence[Line]:
     lines: list[Line] = [[(result.verdict, style)]]
     if result.unread:
         lines.append([(plain(result.unread), "warning")])
-    for one in sorted(result.changes, key=_order)[:_CHANGES]:
-        earlier = "before" if one.before else "at"
-        at = f"{earlier} {one.at.astimezone(display.zone):%H:%M}"
-        lines.append([(f"  {one.words} {at}", "warning" if one.harms else "")])
+    if result.now:
+        lines.append([(f"  now: {result.now}", "")])
+    for one in _shown(result.changes):
+        since = "since before" if one.before else "since"
+        at = f"{since} {one.at.astimezone(display.zone):%H:%M}"
+        lines.append([(f"  {at} {one.words}", "warning" if one.harms else "")])
     if result.basis:
-        lines.append([(f"  usual: {result.basis}", "quiet")])
+        lines.append([(f"  usually: as in {result.basis}", "quiet")])
     if result.lasting:
-        lines.append([(f"  findings that last: {', '.join(map(plain, result.lasting))}", "")])
+        lines.append([(f"  findings still open: {', '.join(map(plain, result.lasting))}", "")])
     return lines
+
+
+def _shown(changes: Sequence[Change]) -> Sequence[Change]:
+    """A ring's gap beside its ready messages says the same twice."""
+    names = {one.measure.name for one in changes}
+    twice = GAP.name if READY.name in names else ""
+    return sorted((c for c in changes if c.measure.name != twice), key=_order)[:_CHANGES]
 
 
 def _order(change: Change) -> tuple[bool, int]:
@@ -59,11 +69,15 @@ def _order(change: Change) -> tuple[bool, int]:
 
 def _detail(row: Numbered, display: Display) -> Sequence[Part]:
     _, cause = row
-    parts: list[Part] = [(f"{first_line(cause.what)}\n", "strong")]
+    parts: list[Part] = [(f"{first_line(cause.what)}{_follows(cause)}\n", "strong")]
     for one in cause.evidence:
         at = "" if one.at is None else f"{one.at.astimezone(display.zone):%H:%M:%S}  "
         parts.append((f"  {at}{first_line(one.words)}\n", ""))
     return [*parts, ("not this if: ", "quiet"), (first_line(cause.disproof), "")]
+
+
+def _follows(cause: Cause) -> str:
+    return f" (it may follow from {cause.follows})" if cause.follows else ""
 
 
 def _text(result: Explanation, display: Display) -> Iterator[str]:
@@ -73,13 +87,14 @@ def _text(result: Explanation, display: Display) -> Iterator[str]:
     for row in _rows(result).values():
         yield ""
         number, cause = row
-        yield f"{number}. {first_line(cause.what)}, since {display.moment(cause.at)}"
+        what = f"{first_line(cause.what)}{_follows(cause)}"
+        yield f"{number}. {what}, since {display.moment(cause.at)}"
         _, *rest = "".join(text for text, _ in _detail(row, display)).splitlines()
         yield from (f"   {line}" for line in rest)
-    if result.events and result.changes:
+    beside = [event for event in result.events if event.kind != FIGURE][-_BESIDE:]
+    if beside and result.changes:
         yield ""
-        yield "what happened beside it:"
-        beside = result.events[-_BESIDE:]
+        yield "what happened beside it, and what people did in the two hours before:"
         yield from aligned(timeline.columns(display), beside, display.zone)
 
 
