@@ -3,6 +3,7 @@
     python -m tests.tools.speed [ROW ...] [--write]
     python -m tests.tools.speed start status screens --seconds 5 --queues 20     a trial of a minute
     python -m tests.tools.speed sample --rows 200000; ... archive rollup --rows 200000
+    python -m tests.tools.speed large doctor --rows 1000000
 
 Parts can be measured alone with `tests.tui.speed`, `tests.tools.cost`, `tests.pipeline.speed`. If
 other programs are running, elapsed time means little, so CPU time is compared with the target.
@@ -39,6 +40,7 @@ from console.features.presets import discovery
 from tests.cli.calls import COMMAND
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
+from tests.tools import large
 from tests.tui import speed as screens
 from tests.tui.fleet import measure_fleet
 
@@ -356,6 +358,32 @@ def rolling(arguments: argparse.Namespace) -> Iterator[Measured]:
     yield Measured(what, found["seconds"], "s", aim, others=others)
 
 
+def on_many(arguments: argparse.Namespace) -> Iterator[Measured]:
+    """Each verb on so many messages, beside one plain statement that does the same."""
+    for of in large.compare(min(arguments.rows, 1_000_000)):
+        per_second, plain_rate = of.rows / of.run.seconds, of.rows / of.plain.seconds
+        others = (
+            f"{per_second:,.0f} and {plain_rate:,.0f} rows/s; by CPU {number(of.cpu_ratio)}; plan "
+            f"{number(of.plan.seconds)} s"
+        )
+        yield Measured(
+            f"{of.verb} of {of.rows:,} / one plain statement",
+            of.ratio,
+            "",
+            0.5,
+            of.cpu_ratio,
+            at_least=True,
+            others=others,
+        )
+        yield Measured(f"{of.verb}: the client's share", of.client_share * 100, "%", 10.0)
+
+
+def on_doctor(arguments: argparse.Namespace) -> Iterator[Measured]:
+    databases, queues = arguments.fleet
+    seconds, cpu = large.doctor_of_fleet(databases, queues)
+    yield Measured(f"`doctor` of {databases} x {queues} queues", seconds, "s", 60.0, cpu)
+
+
 ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "start": start,
     "status": status,
@@ -369,6 +397,8 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "archive": archiving,
     "cluster": on_cluster,
     "rollup": rolling,
+    "large": on_many,
+    "doctor": on_doctor,
 }
 
 
