@@ -416,11 +416,15 @@ def machine() -> str:
     return f"{at}, load {load}{comparison}"
 
 
-def write(lines: Sequence[str]) -> None:
+def write(run: str, rows: Sequence[str]) -> None:
+    """Put the rows of a run into the table: instead of those with the same name, or at its end."""
     text = README.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    README.write_text("\n".join((head + BEGIN, *lines, END)) + tail, encoding="utf-8")
+    table, _, tail = rest.partition(END)
+    said, *others = (line for line in table.splitlines() if line)
+    by_name = {line.split(" | ")[0]: line for line in (*others, *rows)}
+    lines = [BEGIN, f"{said} {run}", "", *by_name.values(), END]
+    README.write_text(head + "\n".join(lines) + tail, encoding="utf-8")
 
 
 def main() -> None:
@@ -450,10 +454,10 @@ def main() -> None:
             print(lines[-1], flush=True)
     sizes = f"--rows {arguments.rows} --seconds {arguments.seconds:g} --runs {arguments.runs}"
     words = " ".join(["python -m tests.tools.speed", *arguments.row, sizes])
-    lines = [f"`{words}`: {machine()}.", "", *lines]
-    print(lines[0])
+    run = f"`{words}`: {machine()}."
+    print(run)
     if arguments.write:
-        write(lines)
+        write(run, lines[2:])
 
 
 if __name__ == "__main__":
