@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import event
 
-from console.actions import execute
+from console.actions import execute, message_action
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
 from console.actions.message_action import MessageAction, select
@@ -207,3 +207,37 @@ def rows(sent: list[Sent]) -> int:
 
 def characters(sent: list[Sent]) -> int:
     return sum(one.characters for one in sent)
+
+
+DUE = datetime(2030, 1, 1, tzinfo=UTC)
+OTHERS: dict[str, tuple[str, tuple[str, ...], Callable[[MessageSource], MessageAction]]] = {
+    "requeue": ("claim", ("", "limit=3", "keep-newest=2", "older=1h"), Requeue),
+    "release": ("claim", ("", "limit=2"), partial(Release, stuck_after_seconds=0.0, force=True)),
+    "release none": ("status", ("",), partial(Release, stuck_after_seconds=3600.0)),
+    "reschedule": ("pending", ("", "state=ready", "limit=3"), partial(Reschedule, at=DUE)),
+    "restore": ("split", ("", "state=error", "limit=4"), Restore),
+    "restore by push": ("fifo", ("", "newer=1h"), Restore),
+}
+
+
+@pytest.mark.parametrize("verb", OTHERS)
+def test_what_is_counted_of_a_group_is_what_would_be_read(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Claims by claimant, due times by side, archived messages by what restore does with them."""
+    monkeypatch.setattr(message_count, "ROWS_AT_ONCE", 4)
+    design, filters_of, action_of = OTHERS[verb]
+    client = use_postgresql(Variant(DESIGNS[design], {}))
+    fill_by_calls(client, 40)
+    if verb.startswith("restore"):
+        execute.plan(client.database, Purge(source_of(client))).run_to_end()
+    found = 0
+    for words in filters_of:
+        filters = parse(words.split())
+        counted = select(client.database, action_of(source_of(client)), filters)
+        with monkeypatch.context() as reading:
+            reading.setattr(message_action, "_may_be_counted", lambda *_: False)
+            read = select(client.database, action_of(source_of(client)), filters)
+        assert without_times(counted) == without_times(read), words
+        found += read.count
+    assert found or verb == "release none"

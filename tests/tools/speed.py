@@ -3,6 +3,7 @@
     python -m tests.tools.speed [ROW ...] [--write]
     python -m tests.tools.speed start status screens --seconds 5 --queues 20     a trial of a minute
     python -m tests.tools.speed sample --rows 200000; ... archive rollup --rows 200000
+    python -m tests.tools.speed large doctor --rows 1000000
 
 Parts can be measured alone with `tests.tui.speed`, `tests.tools.cost`, `tests.pipeline.speed`. If
 other programs are running, elapsed time means little, so CPU time is compared with the target.
@@ -39,6 +40,7 @@ from console.features.presets import discovery
 from tests.cli.calls import COMMAND
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
+from tests.tools import large
 from tests.tui import speed as screens
 from tests.tui.fleet import measure_fleet
 
@@ -356,6 +358,32 @@ def rolling(arguments: argparse.Namespace) -> Iterator[Measured]:
     yield Measured(what, found["seconds"], "s", aim, others=others)
 
 
+def on_many(arguments: argparse.Namespace) -> Iterator[Measured]:
+    """Each verb on so many messages, beside one plain statement that does the same."""
+    for of in large.compare(min(arguments.rows, 1_000_000)):
+        per_second, plain_rate = of.rows / of.run.seconds, of.rows / of.plain.seconds
+        others = (
+            f"{per_second:,.0f} and {plain_rate:,.0f} rows/s; by CPU {number(of.cpu_ratio)}; plan "
+            f"{number(of.plan.seconds)} s"
+        )
+        yield Measured(
+            f"{of.verb} of {of.rows:,} / one plain statement",
+            of.ratio,
+            "",
+            0.5,
+            of.cpu_ratio,
+            at_least=True,
+            others=others,
+        )
+        yield Measured(f"{of.verb}: the client's share", of.client_share * 100, "%", 10.0)
+
+
+def on_doctor(arguments: argparse.Namespace) -> Iterator[Measured]:
+    databases, queues = arguments.fleet
+    seconds, cpu = large.doctor_of_fleet(databases, queues)
+    yield Measured(f"`doctor` of {databases} x {queues} queues", seconds, "s", 60.0, cpu)
+
+
 ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "start": start,
     "status": status,
@@ -369,6 +397,8 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "archive": archiving,
     "cluster": on_cluster,
     "rollup": rolling,
+    "large": on_many,
+    "doctor": on_doctor,
 }
 
 
@@ -386,11 +416,15 @@ def machine() -> str:
     return f"{at}, load {load}{comparison}"
 
 
-def write(lines: Sequence[str]) -> None:
+def write(run: str, rows: Sequence[str]) -> None:
+    """Put the rows of a run into the table: instead of those with the same name, or at its end."""
     text = README.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    README.write_text("\n".join((head + BEGIN, *lines, END)) + tail, encoding="utf-8")
+    table, _, tail = rest.partition(END)
+    said, *others = (line for line in table.splitlines() if line)
+    by_name = {line.split(" | ")[0]: line for line in (*others, *rows)}
+    lines = [BEGIN, f"{said} {run}", "", *by_name.values(), END]
+    README.write_text(head + "\n".join(lines) + tail, encoding="utf-8")
 
 
 def main() -> None:
@@ -420,10 +454,10 @@ def main() -> None:
             print(lines[-1], flush=True)
     sizes = f"--rows {arguments.rows} --seconds {arguments.seconds:g} --runs {arguments.runs}"
     words = " ".join(["python -m tests.tools.speed", *arguments.row, sizes])
-    lines = [f"`{words}`: {machine()}.", "", *lines]
-    print(lines[0])
+    run = f"`{words}`: {machine()}."
+    print(run)
     if arguments.write:
-        write(lines)
+        write(run, lines[2:])
 
 
 if __name__ == "__main__":
