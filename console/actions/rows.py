@@ -185,7 +185,8 @@ def lock(
     for of in chosen.groups:
         name = source.statement_name("lock_chosen")
         values = {**of.arrays, "state": of.state}
-        row = sql.row(connection, _LockedChosen, name, scope(source, of.storage), **values)
+        within = scope(source, of.storage, lock="yes")
+        row = sql.row(connection, _LockedChosen, name, within, **values)
         held.append(LockedRows(of.storage, of.state, row.locked, row.locations))
     return held, len(chosen) - sum(rows.count for rows in held)
 

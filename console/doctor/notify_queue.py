@@ -54,7 +54,11 @@ def _check(context: CheckContext) -> Iterator[Finding]:
     if not oldest:
         return
     first = oldest[0]
-    ends = f"\nSELECT pg_terminate_backend({first.session})" if first.session else ""
+    judgement = ""
+    if first.session is not None:
+        scope = sql.Scope({"session": str(first.session)})
+        ends = sql.script("notify_queue.end", context.database.product.dialect, scope)
+        judgement = f"{_JUDGEMENT}; if it need not go on:\n{sql.plain(ends)}"
     yield Finding(
         FULL if first.usage >= FULL_SHARE else FILLS,
         f"the queue of NOTIFY is {first.usage:.0%} full, held back by {first.who}",
@@ -71,7 +75,7 @@ def _check(context: CheckContext) -> Iterator[Finding]:
         "transaction is the first suspect",
         consequence="once it is full, every transaction that notifies fails when it commits: "
         "pushes that wake a waiting consumer among them",
-        judgement=f"{_JUDGEMENT}; if it need not go on:{ends}" if ends else "",
+        judgement=judgement,
     )
 
 

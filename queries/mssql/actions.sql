@@ -426,22 +426,20 @@ CASE WHEN a.[state] IN (N'claimed', N'error') OR a.attempts > 0 THEN 1 ELSE 0 EN
 -- define: id_is_free
 -- for row a of the archive: 1 if it is. READUNCOMMITTED: an id that somebody is just writing is not free, and there is no
 -- waiting for them.
--- when rows=kept|popped
 CASE
     WHEN EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED) WHERE m.id = a.id) THEN 0
     WHEN COALESCE({may_insert_ids}, 0) = 0 THEN 0 -- when defined may_insert_ids
     ELSE 1
 END
--- end
-0 -- when rows=pushed
 
 -- define: restored_as
 -- for row a of the archive: what restore would do with it
 CASE
-    WHEN {is_reserved} = 1 THEN N'reserved'
-    WHEN {is_too_long} = 1 THEN N'too_long'
-    WHEN {comes_back_as_it_was} = 0 THEN N'pushed'
-    WHEN {id_is_free} = 1 THEN N'own_id'
+    WHEN {is_reserved} = 1 THEN N'reserved' -- when lakes=yes
+    WHEN {is_too_long} = 1 THEN N'too_long' -- when limited=yes
+    WHEN {comes_back_as_it_was} = 0 THEN N'pushed' -- when rows=popped
+    WHEN {id_is_free} = 1 THEN N'own_id' -- when rows=kept|popped
+    WHEN a.archive_id IS NOT NULL THEN N'pushed' -- when rows=pushed
     ELSE N'new_id'
 END
 

@@ -531,7 +531,7 @@ CASE
     WHEN l.due_at IS NOT NULL THEN 0
 END
 -- end
-0 -- when grouped=no
+0 -- when not grouped=by_claimant|by_due
 
 -- define: whole_frame
 -- of a window in the order of a scan

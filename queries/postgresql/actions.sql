@@ -333,13 +333,12 @@ false -- when rows=pushed
 
 -- define: id_is_free
 -- Looked up row by row: otherwise each batch makes a hash of the whole table.
-(SELECT true FROM "{schema}"."{table}" AS m WHERE m.id = a.id LIMIT 1) IS NULL -- when rows=kept|popped
-false -- when rows=pushed
+(SELECT true FROM "{schema}"."{table}" AS m WHERE m.id = a.id LIMIT 1) IS NULL
 
 -- define: is_reserved
 -- for row a of the archive: whether a plan of the pipeline has it
 -- when lakes=yes
-EXISTS(
+EXISTS (
     SELECT FROM dbq.lake_row AS r
     INNER JOIN dbq.lake_plan AS p ON r.plan_id = p.plan_id
     WHERE
@@ -359,10 +358,10 @@ false -- when limited=no
 -- define: restored_as
 -- for row a of the archive: what restore would do with it
 CASE
-    WHEN {is_reserved} THEN 'reserved'
-    WHEN {is_too_long} THEN 'too_long'
-    WHEN NOT {comes_back_as_it_was} THEN 'pushed'
-    WHEN {id_is_free} THEN 'own_id'
+    WHEN {is_reserved} THEN 'reserved' -- when lakes=yes
+    WHEN {is_too_long} THEN 'too_long' -- when limited=yes
+    WHEN NOT {comes_back_as_it_was} THEN 'pushed' -- when rows=popped|pushed
+    WHEN {id_is_free} THEN 'own_id' -- when rows=kept|popped
     ELSE 'new_id'
 END
 
@@ -519,7 +518,7 @@ WHERE a.archive_id = ANY(CAST(:keys AS bigint[]));
 WITH held AS MATERIALIZED (
     SELECT
         a.archive_id,
-        {is_reserved} AS reserved,
+        coalesce({is_reserved}, false) AS reserved,
         {is_too_long} AS too_long,
         {comes_back_as_it_was} AS kept
     FROM "{schema}"."{queue}_archive" AS a

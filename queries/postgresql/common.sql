@@ -644,7 +644,7 @@ END
 -- when grouped=by_due
 CASE WHEN l.due_at < CAST(:due_time AS timestamptz) THEN -1 WHEN l.due_at > CAST(:due_time AS timestamptz) THEN 1 WHEN l.due_at IS NOT NULL THEN 0 END
 -- end
-0 -- when grouped=no
+0 -- when not grouped=by_claimant|by_due
 
 -- name: counted
 -- of the chunk, by claimant and side: how many rows match the filters and have the filters' state, their bytes and ages
@@ -701,34 +701,46 @@ LEFT JOIN (
 -- the first :n rows of the chunk that match and have the filters' state, by claimant and side, as arrays for `lock_chosen`
 -- A row for each, also for rows that do not match, with 0 and nulls. position, key: of its last row that was considered.
 SELECT
-    max(r.position) AS position,
-    CAST((array_agg(r.key_time ORDER BY r.position DESC))[1] AS text) AS key_time,
-    CAST((array_agg(r.key_id ORDER BY r.position DESC))[1] AS text) AS key_id,
-    r.label AS label,
-    r.side AS side,
-    count(*) FILTER (WHERE r.matches) AS matching,
-    CAST(array_agg(r.key ORDER BY r.position DESC) FILTER (WHERE r.matches) AS text) AS keys,
-    CAST(array_agg(r.mark ORDER BY r.position DESC) FILTER (WHERE r.matches) AS text) AS marks,
-    CAST(array_agg(r.due ORDER BY r.position DESC) FILTER (WHERE r.matches) AS text) AS due
+    c.position AS position,
+    CAST(c.key_time AS text) AS key_time,
+    CAST(c.key_id AS text) AS key_id,
+    c.label AS label,
+    c.side AS side,
+    c.matching AS matching,
+    CAST(c.keys AS text) AS keys,
+    CAST(c.marks AS text) AS marks,
+    CAST(c.due AS text) AS due
 FROM (
     SELECT
-        l.position AS position,
-        l.key_time AS key_time, -- when sorted=time_up|time_down
-        CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
-        l.key_id AS key_id,
-        {chosen_key} AS key,
-        concat(l.id, ' ', l.attempts) AS mark,
-        {due_in_key} AS due,
-        {claimant} AS label,
-        {side} AS side,
-        t.matches AND l.state = :state AS matches
-        -- when bounded=yes
-        , count(*) FILTER (WHERE t.matches AND l.state = :state) OVER (ORDER BY l.position) AS until_here
-        -- end
-    {judged}
-) AS r
-WHERE r.until_here <= :n -- when bounded=yes
-GROUP BY r.label, r.side
+        max(r.position) AS position,
+        (array_agg(r.key_time ORDER BY r.position DESC))[1] AS key_time,
+        (array_agg(r.key_id ORDER BY r.position DESC))[1] AS key_id,
+        r.label AS label,
+        r.side AS side,
+        count(*) FILTER (WHERE r.matches) AS matching,
+        array_agg(r.key ORDER BY r.position DESC) FILTER (WHERE r.matches) AS keys,
+        array_agg(r.mark ORDER BY r.position DESC) FILTER (WHERE r.matches) AS marks,
+        array_agg(r.due ORDER BY r.position DESC) FILTER (WHERE r.matches) AS due
+    FROM (
+        SELECT
+            l.position AS position,
+            l.key_time AS key_time, -- when sorted=time_up|time_down
+            CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
+            l.key_id AS key_id,
+            {chosen_key} AS key,
+            concat(l.id, ' ', l.attempts) AS mark,
+            {due_in_key} AS due,
+            {claimant} AS label,
+            {side} AS side,
+            -- when bounded=yes
+            count(*) FILTER (WHERE t.matches AND l.state = :state) OVER (ORDER BY l.position) AS until_here,
+            -- end
+            t.matches AND l.state = :state AS matches
+        {judged}
+    ) AS r
+    WHERE r.until_here <= :n -- when bounded=yes
+    GROUP BY r.label, r.side
+) AS c
 
 -- name: error_texts
 -- of the chunk, unordered: the beginning of each error's text, its time and its attempts

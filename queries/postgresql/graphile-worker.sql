@@ -97,6 +97,10 @@ m.created_at
 -- the names of at most 100 tasks
 SELECT t.identifier AS name FROM "{schema}"."{beside}" AS t ORDER BY t.identifier LIMIT 100;
 
+-- define: job_queues
+-- the table of the named queues
+"{schema}"._private_job_queues
+
 -- name: locked_queues
 -- the ten named queues that were locked first, of those locked for :seconds: since when, by which worker, how many jobs wait
 -- A worker that is killed leaves its named queue locked: none of its jobs runs until 4 hours are over.
@@ -111,7 +115,7 @@ SELECT
             LIMIT 10001
         ) AS bounded
     ) AS waiting
-FROM "{schema}"._private_job_queues AS q
+FROM {job_queues} AS q
 WHERE q.locked_at < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
 ORDER BY q.locked_at LIMIT 10;
 

@@ -27,3 +27,7 @@ LEFT JOIN LATERAL (
 ) AS a ON true
 WHERE q.usage >= CAST(:fills AS double precision)
 ORDER BY a.xact_start;
+
+-- name: end
+-- script: ends the session that holds the queue back, for its owner to judge
+SELECT pg_terminate_backend('{session}');

@@ -37,32 +37,8 @@ CAST(NULL AS timestamptz)
 -- define: own_function
 '"{schema}".procrastinate_retry_job(bigint, timestamp with time zone)'
 
--- name: make_ready
--- one row: how many jobs that are doing its own function has made todo again; the others stay
--- Of jobs with the same queueing_lock only one may be todo (its unique index), so the second one would undo the batch.
-WITH chosen AS MATERIALIZED (
-    SELECT
-        m.id,
-        m.queueing_lock,
-        row_number() OVER (PARTITION BY m.queueing_lock ORDER BY m.id) AS turn
-    FROM "{schema}"."{table}" AS m
-    WHERE {at_locations} AND m.status = 'doing'
-    AND (
-        m.queueing_lock IS NULL
-        OR NOT EXISTS (SELECT FROM "{schema}"."{table}" AS o WHERE o.queueing_lock = m.queueing_lock AND o.status = 'todo')
-    )
-),
+-- define: can_retry
+m.status = 'doing'
 
-retried AS MATERIALIZED (
-    SELECT
-        c.id,
-        CAST(r.done AS text) AS done
-    FROM chosen AS c
-    CROSS JOIN LATERAL "{schema}".procrastinate_retry_job(c.id, statement_timestamp()) AS r (done)
-    WHERE c.queueing_lock IS NULL OR c.turn = 1
-)
-
-SELECT
-    (SELECT count(*) FROM retried) AS taken_out,
-    (SELECT count(r.done) FROM retried AS r) AS put_in
-{under_declared_path}
+-- define: retry
+"{schema}".procrastinate_retry_job(c.id, statement_timestamp())

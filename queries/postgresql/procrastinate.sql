@@ -127,18 +127,24 @@ quote_ident('{schema}')
 -- Each worker has a heartbeat every 10 seconds; after 30 without one the others consider it dead and remove it.
 30
 
+-- define: can_retry
+-- the jobs that its own function makes todo again: of those to be aborted it makes failed ones
+NOT (m.status = 'doing' AND m.abort_requested)
+
+-- define: retry
+-- its own function, as JobManager.retry_job calls it: it takes doing and failed, and counts one more attempt
+"{schema}".procrastinate_retry_job_v2(c.id, statement_timestamp(), NULL, NULL, NULL)
+
 -- name: make_ready
--- one row: how many jobs, doing or failed, its own function has made todo again; the others stay
--- JobManager.retry_job calls this function with the present time. It takes doing and failed, counts one more
--- attempt, and turns a job that was to be aborted into a failed one: such a job is skipped here. Of jobs with the same
--- queueing_lock only one may be todo (its unique index), so the second one would undo the entire batch.
+-- one row: how many jobs its own function has made todo again; the others stay
+-- Of jobs with the same queueing_lock only one may be todo (its unique index), so the second one would undo the batch.
 WITH chosen AS MATERIALIZED (
     SELECT
         m.id,
         m.queueing_lock,
         row_number() OVER (PARTITION BY m.queueing_lock ORDER BY m.id) AS turn
     FROM "{schema}"."{table}" AS m
-    WHERE {at_locations} AND NOT (m.status = 'doing' AND m.abort_requested)
+    WHERE {at_locations} AND {can_retry}
     AND (
         m.queueing_lock IS NULL
         OR NOT EXISTS (SELECT FROM "{schema}"."{table}" AS o WHERE o.queueing_lock = m.queueing_lock AND o.status = 'todo')
@@ -150,7 +156,7 @@ retried AS MATERIALIZED (
         c.id,
         CAST(r.done AS text) AS done
     FROM chosen AS c
-    CROSS JOIN LATERAL "{schema}".procrastinate_retry_job_v2(c.id, statement_timestamp(), NULL, NULL, NULL) AS r (done)
+    CROSS JOIN LATERAL {retry} AS r (done)
     WHERE c.queueing_lock IS NULL OR c.turn = 1
 )
 

@@ -1,24 +1,30 @@
 """The plan of an action counts on the server: the same as by reading the messages, at a cost that
 grows with the chunks and not with the messages."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import event
 
 from console.actions import execute
-from console.actions.archive import Purge
+from console.actions.archive import Archive, Purge
+from console.actions.execute import Batching
 from console.actions.message_action import MessageAction, select
+from console.actions.requeue import Release, Requeue
+from console.actions.reschedule import Reschedule
+from console.actions.restore import Restore
 from console.actions.rows import QueueSelection
 from console.actions.selected import SelectedMessages
 from console.designs import DESIGNS
 from console.engines import Database
 from console.monitor import message_count
 from console.monitor.filters import parse
+from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill as fill_by_calls
@@ -85,13 +91,21 @@ def moment(selected: SelectedMessages, name: str) -> datetime | None:
     return None if age is None else selected.cutoff - timedelta(seconds=age)
 
 
-@contextmanager
-def counting(database: Database) -> Iterator[list[int]]:
-    """The rows that each statement returns."""
-    returned: list[int] = []
+class Sent(NamedTuple):
+    """A statement: the rows that it returns, the characters of the values that it binds."""
 
-    def after(_conn: Any, cursor: Any, *_: Any) -> None:
-        returned.append(max(0, cursor.rowcount))
+    rows: int
+    characters: int
+
+
+@contextmanager
+def counting(database: Database) -> Iterator[list[Sent]]:
+    """The statements that are sent."""
+    returned: list[Sent] = []
+
+    def after(_conn: Any, cursor: Any, _statement: str, values: Any, *_: Any) -> None:
+        bound = values.values() if isinstance(values, dict) else values
+        returned.append(Sent(max(0, cursor.rowcount), sum(len(str(value)) for value in bound)))
 
     event.listen(database._engine, "after_cursor_execute", after)
     try:
@@ -105,7 +119,7 @@ def cost_of(client: Client, action: MessageAction, depth: int) -> tuple[int, int
     with counting(client.database) as returned:
         plan = execute.plan(client.database, action)
     assert plan.count == depth
-    return len(returned), sum(returned)
+    return len(returned), sum(sent.rows for sent in returned)
 
 
 DEEP, SHALLOW = 100_000, 1_000
@@ -128,3 +142,68 @@ def test_a_plan_costs_statements_by_the_chunk_and_reads_no_message_but_its_sampl
     assert statements <= 5 * chunks
     assert rows <= 5 * chunks
     assert costs[SHALLOW][1] < 40
+
+
+def archived(client: Client, depth: int) -> None:
+    """Messages, as a purge leaves them in the archive."""
+    state = "errors" if client.queue.finishes else "ready"
+    with connect(client.url) as connection:
+        fill(connection, client.queue, {state: depth})
+    execute.plan(client.database, Purge(source_of(client))).run_to_end()
+
+
+BATCH, FEW, MANY = 500, 1_000, 10_000
+VERBS: dict[str, tuple[str, str, Callable[[MessageSource], MessageAction]]] = {
+    "requeue": ("claim", "errors", Requeue),
+    "requeue of status": ("status", "errors", Requeue),
+    "release": ("split", "stuck", partial(Release, stuck_after_seconds=60.0, unknown=True)),
+    "archive": ("status", "done", Archive),
+    "purge": ("heap", "ready", Purge),
+    "purge of a ring": ("ring", "ready", Purge),
+    "reschedule": ("pending", "scheduled", partial(Reschedule, in_seconds=60.0)),
+    "restore": ("claim", "", Restore),
+    "restore by push": ("fifo", "", Restore),
+}
+"""Verb -> the design, the state of the messages, the action."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_costs_statements_by_the_batch_and_reads_no_message(
+    use_postgresql: Use, verb: str
+) -> None:
+    """Statements, rows fetched and values sent grow with the batches; nothing with the messages."""
+    design, state, action_of = VERBS[verb]
+    options = {"size": "20000", "max_bytes": "20"} if design == "ring" else {}
+    costs: dict[int, tuple[list[Sent], list[Sent]]] = {}
+    for depth in (FEW, MANY):
+        client = use_postgresql(Variant(DESIGNS[design], options))
+        if state:
+            with connect(client.url) as connection:
+                fill(connection, client.queue, {state: depth})
+        else:
+            archived(client, depth)
+        action = action_of(source_of(client))
+        with counting(client.database) as planned:
+            plan = execute.plan(client.database, action, batching=Batching(batch=BATCH))
+        with counting(client.database) as done:
+            assert plan.run_to_end().done == depth == plan.count
+        costs[depth] = planned, done
+    (few_plan, few), (many_plan, many) = costs[FEW], costs[MANY]
+    # Less than a chunk: a plan costs the same at both depths, but for the extent of a ring or heap.
+    assert abs(len(many_plan) - len(few_plan)) <= 5
+    assert abs(rows(many_plan) - rows(few_plan)) <= 5
+    assert abs(characters(many_plan) - characters(few_plan)) <= 200
+    batches = (MANY - FEW) // BATCH
+    assert len(many) - len(few) <= 12 * batches
+    assert rows(many) - rows(few) <= 12 * batches
+    # Its key, its mark and its location; a restored one's key three times.
+    assert characters(many) - characters(few) <= 130 * (MANY - FEW)
+    assert len(few) <= 12 * (1 + FEW // BATCH) + 30
+
+
+def rows(sent: list[Sent]) -> int:
+    return sum(one.rows for one in sent)
+
+
+def characters(sent: list[Sent]) -> int:
+    return sum(one.characters for one in sent)

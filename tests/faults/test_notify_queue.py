@@ -37,7 +37,7 @@ def test_whoever_holds_back_the_queue_of_notify_is_named_until_it_ends() -> None
             (full,) = found(database)
             assert full.code.name == "notify_queue_full"
             assert f"session {pid}" in full.summary
-            assert f"pg_terminate_backend({pid})" in full.judgement_text
+            assert f"pg_terminate_backend('{pid}')" in full.judgement_text
             with pytest.raises(psycopg.Error, match="too many notifications"):
                 fill(server.url, 1.1)
             assert value(server.url, f"SELECT pg_terminate_backend({pid})") is True
