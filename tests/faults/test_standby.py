@@ -137,10 +137,10 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(
         answer = console(*words, "--json").json
         assert answer["standby"] is None, words
         assert "standby" not in console(*words).text, words
-    _is_not_asked(console)
+    _reports_that_it_is_a_primary(console)
 
 
-def _is_not_asked(console: Console) -> None:
+def _reports_that_it_is_a_primary(console: Console) -> None:
     """A primary reports by itself that it is one."""
     with statements_sent() as sent:
         console.done("push", "orders", "third")
