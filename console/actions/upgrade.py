@@ -276,6 +276,8 @@ def _columns(
         if not there:
             yield Difference("table", table, How.MISSING, repairable=False)
             continue
+        if any(row.default_text is None for row in there.values()):
+            yield Difference("default", f"{table}.*", How.HIDDEN)
         for column in wanted:
             if column.table != table:
                 continue
@@ -283,9 +285,7 @@ def _columns(
             row = there.get(column.name)
             if row is None:
                 yield Difference("column", name, How.MISSING, repairable=column.repairable)
-            elif row.default_text is None:
-                yield Difference("default", name, How.HIDDEN)
-            elif not column.has_default(row.default_text):
+            elif row.default_text is not None and not column.has_default(row.default_text):
                 yield Difference("default", name, How.OTHER, row.default_text, column.default)
 
 
@@ -314,6 +314,7 @@ def _catalog(connection: Connection) -> list[Difference]:
             repairable=difference.kind == "table" or difference.repairable,
         )
         for difference in _columns(connection, "dbq", shipped.catalog_columns(product))
+        if difference.how is not How.HIDDEN
     ]
     # Those of a table that is missing are missing with it.
     if any(difference.how is How.MISSING for difference in differences):

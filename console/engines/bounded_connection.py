@@ -127,6 +127,13 @@ class Connection(psycopg.Connection[Any]):
 
     pooled = False
     """A pooler stands before the server: its sessions are others' too, and change."""
+
+    @property
+    def reports_primary(self) -> bool:
+        """By what the server reports at the login and at a promotion, without being asked. A pooler
+        reports what it was told once."""
+        return not self.pooled and self.info.parameter_status("in_hot_standby") == "off"
+
     _set_local = b""
     """Follows BEGIN, in the same message."""
 

@@ -377,7 +377,7 @@ class Database:
     def standby(self) -> Standby | None:
         """What this server is behind its primary, now; None: it is a primary. ConsoleError."""
         with self.transaction("read whether the server is a standby", read_only=True) as connection:
-            return read_standby(connection)
+            return read_standby(self.product, connection)
 
     @property
     def lag(self) -> timedelta:

@@ -210,6 +210,9 @@ class PostgreSQL:
         sqlalchemy.event.listen(engine, "do_connect", connect)
         return engine
 
+    def reports_primary(self, connection: Connection) -> bool:
+        return bool(getattr(_driver(connection), "reports_primary", False))
+
     def capabilities(self, connection: Connection) -> Capabilities:
         """Read what server and login this is."""
         probe = sql.row(connection, ServerProbe, "server.capabilities")

@@ -14,6 +14,8 @@ from console.formats import UNKNOWN, duration, moment
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from console.engines.product import Product
+
 MOST_SECONDS = 60.0
 """Figures of a standby that is further behind say nothing about now."""
 
@@ -107,12 +109,14 @@ class Standby:
 _PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2)
 
 
-def read_standby(connection: Connection) -> Standby | None:
+def read_standby(product: Product, connection: Connection) -> Standby | None:
     """None: the server is a primary.
 
     What was received in this moment is replayed in the next: that is no lag, although the last
     commit may be long ago.
     """
+    if product.reports_primary(connection):
+        return None
     first = standby = _read(connection)
     for pause in _PAUSES_SECONDS:
         if first is None or standby is None or first.received is None or standby.replayed is None:

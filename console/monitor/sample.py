@@ -180,7 +180,7 @@ def take_sample(
         counts_rows = database.capabilities.counts_rows
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:
-                standby = database.seen_standby = read_standby(connection)
+                standby = database.seen_standby = read_standby(database.product, connection)
                 sessions = sql.row(connection, SessionsUsed, "server.sessions_used")
                 known = catalog.read(connection)
                 acting = owners.in_progress(connection, known.acting)

@@ -42,6 +42,7 @@ from console.actions.selected import SelectedError
 from console.catalog import decisions
 from console.designs import DESIGNS, Flow, Order, designs_on
 from console.engines import Database
+from console.engines.standby import Standby
 from console.errors import UsageError
 from console.features.presets import adopt
 from console.features.presets.designs import LIBRARIES
@@ -367,6 +368,9 @@ def test_every_statement_runs_and_fills_its_row_type(
                 block_a_relay(database, variant)
         adopt_and_forget(database)
         hold_a_lease(database)
+        with database.transaction("read whether it is a standby") as connection:
+            # A primary that reports it by itself is not asked otherwise.
+            assert not sql.rows(connection, Standby, "server.standby")
         assert "theirs" in {table.name for table in adopt.tables(database)}
     every = all_labels(engine)
     # Roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only queried if

@@ -12,7 +12,7 @@ from console.features.history.recorder import Recorder
 from console.monitor.sample import DatabaseSample, take_sample
 from console.monitor.sampler import Reading, Sampler
 from tests.cli.calls import Console, call
-from tests.servers import TIMEOUTS, wait_until
+from tests.servers import TIMEOUTS, statements_sent, wait_until
 from tests.servers.versions import LONG_VERSIONS, Pair, streaming
 
 Verbs = Sequence[tuple[str, ...]]
@@ -137,7 +137,15 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(
         answer = console(*words, "--json").json
         assert answer["standby"] is None, words
         assert "standby" not in console(*words).text, words
-    console.done("push", "orders", "third")
+    _reports_that_it_is_a_primary(console)
+
+
+def _reports_that_it_is_a_primary(console: Console) -> None:
+    """A primary reports by itself that it is one."""
+    with statements_sent() as sent:
+        console.done("push", "orders", "third")
+    assert sent
+    assert not [text for text in sent if "server.standby" in text]
 
 
 def _refuses_writes(console: Console, source: str) -> None:

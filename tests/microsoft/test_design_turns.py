@@ -184,6 +184,30 @@ def overtake(made: Installation) -> None:
         run.drain_and_check()
 
 
+def test_a_pop_of_naive_waits_for_an_open_push_once_its_row_is_there(made: Made) -> None:
+    """Between its number and its row, a later number overtakes it; afterwards none does."""
+    popped = dict[bool, set[int]]()
+    for steps in count(1):
+        run = Run(made(DESIGNS["naive"]), 0)
+        session = run.server.session(1)
+        session.begin()
+        push = run.call(session, "push", payload="open")
+        stored = end(push, steps)
+        run.record_alone("push", payload="committed")
+        pop = run.call(run.server.session(2), "pop")
+        rows = end(pop, 200)
+        waited = rows is None
+        if stored is None:
+            finish(push)
+        session.commit()
+        (row,) = finish(pop) if rows is None else rows
+        assert (row["payload"] == "open") == waited
+        popped.setdefault(waited, set()).add(row["id"])
+        if stored is not None:
+            break
+    assert popped == {False: {1, 2}, True: {1}}
+
+
 RINGS = [variant for variant in DESIGNS.values() if variant.design.name == "ring"]
 
 

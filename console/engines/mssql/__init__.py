@@ -242,6 +242,9 @@ class SQLServer:
             pool_pre_ping=True,
         )
 
+    def reports_primary(self, connection: Connection) -> bool:  # noqa: ARG002  # likewise
+        return False
+
     def capabilities(self, connection: Connection) -> Capabilities:
         """Read what server and login this is."""
         from console.engines.mssql import capabilities  # noqa: PLC0415  # a verb imports what it uses

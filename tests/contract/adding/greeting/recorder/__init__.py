@@ -15,7 +15,7 @@ class _Greeter:
         self._words = words
         self._on_message = on_message
 
-    def start(self) -> None:
+    def start(self, _: object, /) -> None:
         for words in self._words:
             self._on_message(words)
 
