@@ -81,7 +81,7 @@ def test_calls_without_a_connection_import_no_driver() -> None:
 def test_the_list_of_verbs_and_the_version_import_nothing_that_a_verb_uses() -> None:
     used = {"console.catalog", "console.config", "console.designs", "console.actions.execute"}
     found = imported(("--help",), ("--version",), heavy=used | HEAVY)
-    assert found == [set(), {"psycopg", "asyncio"}]
+    assert found == [set(), {"asyncio"}]
 
 
 @pytest.mark.long
