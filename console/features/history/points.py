@@ -380,7 +380,7 @@ def spells(rows: Rows) -> list[Spell]:
         gone = [code for code in open_spells if code not in seen]
         ended += [replace(open_spells.pop(code), ended=at) for code in gone]
         for code, row in seen.items():
-            severity, summary = row["severity"] or "", row["summary"] or ""
+            severity, summary = row.get("severity") or "", row["summary"] or ""
             known = open_spells.get(code)
             if known is None:
                 began = row.get("first_at") or at
