@@ -26,7 +26,7 @@ REPAIRED = Code(
     "repaired_unattended",
     Severity.NOTE,
     "what recorders have repaired by themselves within a day, by the policy of the configuration",
-    judgement="each repair is in the audit, with its policy and what it was about",
+    judgement="whether so many are usual here; each is in the audit, with what it was about",
 )
 
 
