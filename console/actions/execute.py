@@ -400,7 +400,7 @@ class _Run:
         counted afterwards: the number is final.
         """
         detail = self._detail(problem)
-        with time_limit(_RECONNECT_SECONDS):
+        with time_limit(_RECONNECT_SECONDS, beyond=True):
             for pause in _RECONNECT_PAUSES:
                 if pause and self._control.stopped:
                     break

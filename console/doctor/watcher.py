@@ -305,6 +305,7 @@ class Watcher:
 
     def _diagnose(self, queues: Sequence[Queue], urgency: int) -> float:
         if not queues:
+            self._soon_from = time.monotonic() + 1.0
             return 0.0
         with self._turn(urgency):
             began = time.monotonic()

@@ -45,14 +45,17 @@ _TIME_LIMIT: ContextVar[_TimeLimit | None] = ContextVar("time_limit", default=No
 
 
 @contextmanager
-def time_limit(seconds: float, cancelled: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def time_limit(
+    seconds: float, cancelled: Callable[[], bool] = lambda: False, *, beyond: bool = False
+) -> Iterator[None]:
     """Limit the total time that this thread spends on servers in the block.
 
-    The limit is over earlier if `cancelled` returns True or an outer limit is reached.
+    The limit is over earlier if `cancelled` returns True or an outer limit is reached; `beyond`: an
+    outer one may be, as what it has cut off still has to be recorded.
     """
     outer = _TIME_LIMIT.get()
     ends_at = time.monotonic() + seconds
-    if outer is not None and outer.ends_at < ends_at:
+    if outer is not None and outer.ends_at < ends_at and not beyond:
         seconds, ends_at = outer.seconds, outer.ends_at
     either = cancelled if outer is None else (lambda: cancelled() or outer.cancelled())
     token = _TIME_LIMIT.set(_TimeLimit(seconds, ends_at, either))

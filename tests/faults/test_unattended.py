@@ -43,6 +43,7 @@ from tests.faults.queue_faults import (
     end_session,
     filled,
     popped_by,
+    statement_for,
 )
 from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
 from tests.faults.ring_clients import (
@@ -255,6 +256,77 @@ def test_a_repair_that_fails_is_reported_once_and_keeps_no_other_from_being_made
         assert made(acting) == [f"public.{broken.queue.name}: orphan: park 4 orphans"]
 
 
+def test_a_repair_that_takes_too_long_keeps_no_other_from_being_made(
+    make: Make, repairer: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, ring = make(), make()
+    monkeypatch.setattr(repairer_module, "_REPAIR_SECONDS", 2.0)
+    with ring.connect() as connection:
+        for one in (slow, ring):
+            orphaned(one, connection)
+        connection.execute(
+            "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'"
+        )
+        connection.execute(
+            slow.sql(
+                "CREATE TRIGGER slow AFTER INSERT ON {parked} "
+                "FOR EACH STATEMENT EXECUTE FUNCTION public.slow()"
+            )
+        )
+        acting = repairer(ring.database)
+        for one in (slow, ring):
+            marked(acting, seen(one))
+        failed, repaired = acting.step()
+        assert "has not answered within 2 s for this repair" in failed.lines[0]
+        assert repaired.lines == ("park 4 orphans",)
+
+
+def test_a_finding_that_cannot_be_proven_for_a_while_stays_reported(
+    make: Make, repairer: Acting
+) -> None:
+    """Else each open pop would begin a new minute in which nobody has to know."""
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        acting = repairer(ring.database)
+        marked(acting, seen(ring))
+        verb(ring.database, ring.queue, "protect")
+        assert any("left to a person" in line for line in made(acting))
+        unproven = Diagnosis(ring.queue, (), ("its numbers",), unproven=frozenset({"orphan"}))
+        marked(acting, unproven)
+        assert not marked(acting, seen(ring)).healthy
+
+
+def test_what_another_one_repaired_is_forgotten(make: Make, repairer: Acting) -> None:
+    """Its numbers were others: those that are found now have a minute, and two proofs, of their
+    own."""
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection, 2)
+        acting, other = repairer(ring.database), repairer(ring.database)
+        for one in (acting, other):
+            marked(one, seen(ring))
+        assert made(other) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+        assert len(ring.pop_many(connection, 5)) == 2
+        other.give_back()
+        orphaned(ring, connection, 3)
+        marked(acting, seen(ring))
+        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+
+
+def test_a_queue_that_was_dropped_is_forgotten(make: Make, repairer: Acting) -> None:
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        acting = repairer(ring.database)
+        marked(acting, seen(ring))
+        connection.execute("DELETE FROM dbq.queue WHERE queue_name = %s", [ring.queue.name])
+        assert made(acting) == []
+        assert acting.outdated() == set()
+        assert not acting.waits
+
+
 def test_what_is_not_repaired_within_a_minute_is_reported(
     make: Make, repairer: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +441,22 @@ def test_the_claims_of_many_consumers_are_released_at_once(use: Use, repairer: A
     made(acting)
     (entry,) = entries(client.database, client.queue)
     assert (entry.verb, entry.done) == ("release", 12)
+
+
+def test_a_repair_that_did_nothing_is_none(use: Use, repairer: Acting) -> None:
+    """Somebody holds the row: it is reported like any other."""
+    client = filled(use, CLAIM)
+    (id_,) = die_with_claims(client)
+    acting = repairer(client.database)
+    marked(acting, diagnosed(client))
+    with closing(connect(client.url)) as holder:
+        holder.execute("BEGIN")
+        locked = statement_for(client, "SELECT FROM {table} WHERE id::text = %s FOR UPDATE")
+        holder.execute(locked, [id_])
+        (attempt,) = acting.step()
+    assert not attempt.repaired
+    assert attempt.lines[0].startswith("nothing done: ")
+    assert not marked(acting, diagnosed(client)).healthy
 
 
 def test_where_consumers_may_come_through_a_pooler_no_claim_is_released(

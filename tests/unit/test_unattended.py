@@ -36,6 +36,7 @@ from console.features.unattended.policy import (
     Policy,
     Stop,
     detail,
+    is_same,
     must_stop,
     operator_name,
     repairs_of,
@@ -152,6 +153,17 @@ def test_a_finding_is_about_runs_of_numbers_or_messages() -> None:
     assert subjects(Finding(code, "")) == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [([[1, 4]], [[4, 9]], True), ([[1, 4]], [[5, 9]], False), ([], [[5, 9]], True)],
+)
+def test_a_finding_is_the_same_while_some_of_its_numbers_are(
+    before: Any, now: Any, same: bool
+) -> None:
+    findings = [Finding(CODES[0], "", {"numbers": numbers}) for numbers in (before, now)]
+    assert is_same(ORPHANS, *findings) is same
+
+
 # ------------------------------------------------------------------------------- when it stops
 
 
@@ -265,3 +277,19 @@ def test_the_past_tells_what_it_would_have_done(tmp_path: Path) -> None:
     nothing = dry_run(RecordReader(tmp_path, "shop"), span, lambda _: Policy())
     assert nothing.findings == ()
     assert Severity.WARNING > Severity.NOTE
+
+
+def test_what_stopped_in_the_past_goes_on_after_an_hour(tmp_path: Path) -> None:
+    def finding(minute: int, rows: int) -> dict[str, object]:
+        at, code = NOW + minute * MINUTE, "orphan" if rows else None
+        return {"at": at, "schema": "public", "queue": "jobs", "code": code,
+                "summary": f"{rows} orphans: 1-{rows}"}  # fmt: skip
+
+    segment = segments.Segment(tmp_path, "shop", NOW)
+    found = [(10, 21), (11, 0), (20, 5), (21, 0), (75, 5), (76, 0)]
+    segment.write(FINDINGS, [finding(minute, rows) for minute, rows in found])
+    segment.leave()
+    policy = replace(ALL, rows_per_hour=20)
+    span = TimeRange(NOW, NOW + 4 * HOUR)
+    past = dry_run(RecordReader(tmp_path, "shop"), span, lambda _: policy).findings
+    assert [bool(one.left) for one in past] == [True, True, False]

@@ -12,11 +12,10 @@ from console.doctor.checks import CODES
 from console.features.history.points import Mark, findings_of
 from console.features.history.reader import RecordReader
 from console.features.history.segments import ACTIONS, FINDINGS, TimeRange
-from console.features.unattended.policy import AGAIN_SECONDS, Audited, Past, Policy, must_stop
+from console.features.unattended.policy import AGAIN_SECONDS, Audited, Past, Policy, Stop, must_stop
 from console.monitor.limits import Severity
 
-_LATE = timedelta(seconds=120)
-"""A finding may end this long after the action that repaired it: that of the next examination."""
+_HOUR = timedelta(hours=1)
 _COUNT = re.compile(r"(?:[^:]*: )?([\d,]+) ")
 _SEVERITIES = {code.name: code.severity for code in CODES}
 
@@ -92,6 +91,7 @@ def _of_queue(
 ) -> Iterator[PastFinding]:
     """In order of time, within the policy's budget."""
     done: list[Past] = []
+    stopped: dict[str, tuple[datetime, Stop]] = {}
     for mark in sorted(marks, key=lambda one: one.at):
         kind = policy.kind_of(mark.name)
         repaired_at = mark.at + timedelta(seconds=AGAIN_SECONDS)
@@ -100,8 +100,13 @@ def _of_queue(
         match = _COUNT.match(mark.words)
         rows = int(match[1].replace(",", "")) if match else None
         persons = [row["at"] for row in actions if row["at"] <= mark.at and _of_person(row)]
-        audited = Audited(repaired_at, done, person=max(persons, default=None))
-        stop = must_stop(policy, kind, (), rows or 0, audited)
+        acted = max(persons, default=None)
+        since, stop = stopped.pop(kind.key, (repaired_at, None))
+        if stop is None or _is_over(stop, since, repaired_at, acted):
+            audited = Audited(repaired_at, done, person=acted)
+            since, stop = repaired_at, must_stop(policy, kind, (), rows or 0, audited)
+        if stop is not None:
+            stopped[kind.key] = (since, stop)
         if stop is None:
             done.append(Past(repaired_at, kind.key, rows or 1))
         end = mark.until or span.end
@@ -123,6 +128,11 @@ def _who_acted(actions: Sequence[Mapping[str, Any]], begin: datetime, end: datet
     """The last one before the finding ended."""
     names = [row["operator"] for row in actions if begin <= row["at"] <= end and _of_person(row)]
     return str(names[-1]) if names else ""
+
+
+def _is_over(stop: Stop, since: datetime, now: datetime, acted: datetime | None) -> bool:
+    """`acted`: when a person did last."""
+    return (acted is not None and acted > since) or (not stop.lasts and now - since >= _HOUR)
 
 
 def _of_person(row: Mapping[str, Any]) -> bool:

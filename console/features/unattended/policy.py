@@ -18,7 +18,9 @@ from console.config import profile as keys
 from console.config.values import OFF
 from console.doctor.finding import Finding
 from console.doctor.repairs import VerbRepair
+from console.engines import Database
 from console.formats import duration
+from console.monitor.owners import are_direct
 
 AGAIN_SECONDS = 10.0
 """At least this long between the two proofs."""
@@ -120,11 +122,15 @@ class Policy:
 
 
 def why_not(
-    queue: Queue, kind: Repairable, policy: Policy, held: Iterable[Decision], *, direct: bool
+    queue: Queue,
+    kind: Repairable,
+    policy: Policy,
+    held: Iterable[Decision],
+    database: Database,
 ) -> str:
     """Why findings of that kind are left to a person, whatever is found; empty: they are not.
 
-    `held`: the decisions in force. `direct`: see `console.monitor.owners.are_direct`.
+    `held`: the decisions in force.
     """
     for decision in held:
         of = (decision.schema, decision.queue)
@@ -132,7 +138,9 @@ def why_not(
             return decision.words
     if queue.kind is Kind.ADOPTED and not (kind is CLAIMS_GONE and policy.library_rule):
         return "adopted, and its table does not say library_rule = true"
-    if kind is CLAIMS_GONE and not direct:
+    if kind is CLAIMS_GONE and database.pooled:
+        return "the console's own connection goes through a pooler"
+    if kind is CLAIMS_GONE and not are_direct(queue, database.consumers):
         return 'that its consumers connect directly is not said (consumers = "direct")'
     return ""
 
@@ -149,6 +157,15 @@ def subjects(finding: Finding) -> tuple[str, ...]:
 
 
 _MOST_SUBJECTS = 1_000
+
+
+def is_same(kind: Repairable, before: Finding, now: Finding) -> bool:
+    """Whether some of what one was about is there still."""
+    earlier, about = subjects(before), subjects(now)
+    if not earlier or not about:
+        return True
+    same = _is_among if kind is CLAIMS_GONE else _overlaps
+    return any(same(name, earlier) for name in about)
 
 
 @dataclass(frozen=True)
@@ -243,6 +260,9 @@ class Audited:
 
     def within(self, time: timedelta) -> list[Past]:
         return [one for one in self.repairs if self.now - one.at < time]
+
+    def since(self, at: datetime) -> list[Past]:
+        return [one for one in self.repairs if one.at >= at]
 
 
 def must_stop(

@@ -3,6 +3,7 @@
 
 import logging
 import os
+import re
 import secrets
 import threading
 import time
@@ -19,23 +20,25 @@ from console.doctor.finding import Diagnosis, Finding
 from console.doctor.repairs import try_repair
 from console.doctor.watcher import DoctorUpdate, QueueName
 from console.engines import Database, time_limit
+from console.engines.database import reason_to_stop
 from console.errors import ConnectionFailedError, ConsoleError
 from console.features.unattended import audited
 from console.features.unattended import policy as policies
 from console.features.unattended.policy import Audited, Policy, Repairable, Stop
 from console.features.unattended.repairs import TwiceProven
 from console.monitor.limits import ThresholdsOf, silence_for, silences_of
-from console.monitor.owners import are_direct
 from console.rights import Rights
 from console.verbs.verb import Target
 
 _LOG = logging.getLogger(__name__)
 LEASE_SECONDS = 60.0
 """The longest time without repairs after the recorder that makes them was killed."""
-_REPAIR_SECONDS = 45.0
-"""Time-out of one repair: it ends before the lease does."""
+_REPAIR_SECONDS = 40.0
+"""Time-out of one repair: with what has to be recorded after it, it ends before the lease does."""
 LEFT_SECONDS = 60.0
 """A finding that is not repaired by then is reported like any other."""
+
+_FIGURES = re.compile(r"\d[\d.,:]*")
 
 Key = tuple[str, str, str, str]
 """Schema and name of a queue, code and subject of a finding."""
@@ -134,6 +137,12 @@ class Repairer:
         queue = diagnosis.queue
         with self._lock:
             before = {key: self._found.pop(key) for key in [*self._found] if _of(key, queue)}
+            # What could not be proven this time may be there: its last attempt is not forgotten.
+            self._found |= {
+                key: replace(one, proven=None)
+                for key, one in before.items()
+                if one.finding.code.name in diagnosis.unproven
+            }
             findings = []
             for finding in diagnosis.findings:
                 key = (*_name(queue), finding.code.name, finding.subject)
@@ -200,7 +209,10 @@ class Repairer:
         if self._why_not(queue, kind, policy) or not TwiceProven(finding).possible:
             return None
         now = clock.elapsed()
-        found = before or _Found(queue, finding, kind, policy, now, now)
+        if before is None or not policies.is_same(kind, before.finding, finding):
+            # Another recorder has repaired those that were found before.
+            before = _Found(queue, finding, kind, policy, now, now)
+        found = before
         if found.proven is None or found.queue != queue:
             found = replace(found, queue=queue, finding=finding, proven=now)
         return replace(found, marked=found.may_be_marked)
@@ -208,10 +220,7 @@ class Repairer:
     def _why_not(
         self, queue: Queue, kind: Repairable, policy: Policy, held: Sequence[Decision] = ()
     ) -> str:
-        if kind is policies.CLAIMS_GONE and self.database.pooled:
-            return "the console's own connection goes through a pooler"
-        direct = are_direct(queue, self.database.consumers)
-        return policies.why_not(queue, kind, policy, held, direct=direct)
+        return policies.why_not(queue, kind, policy, held, self.database)
 
     def _mark(self, finding: Finding, found: _Found, clock_ahead: timedelta) -> Finding:
         lasted = timedelta(seconds=clock.elapsed() - found.since)
@@ -236,7 +245,12 @@ class Repairer:
         queue, code = found.queue, found.finding.code.name
         try:
             with time_limit(_REPAIR_SECONDS):
-                return self._repair(found) if self._hold() else None
+                try:
+                    return self._repair(found) if self._hold() else None
+                except ConnectionFailedError:
+                    if not (late := reason_to_stop()):
+                        raise
+                    why = f"{late} for this repair"
         except ConnectionFailedError:
             raise
         except ConsoleError as error:
@@ -255,7 +269,7 @@ class Repairer:
             elif present is not None:
                 left = "; ".join(attempt.lines)
                 self._found[key] = replace(present, proven=None, left=left)
-            if found.marked and not attempt.repaired:
+            if present is not None and found.marked and not attempt.repaired:
                 self._outdated.add(_name(found.queue))
 
     def _hold(self) -> bool:
@@ -271,7 +285,9 @@ class Repairer:
             past = audited.read(connection, queue)
             known = catalog.queues(connection)
             held = decisions.active(connection)
-        if queue not in known:  # dropped, or changed since: the next diagnosis shows it
+        if queue not in known:  # dropped, or changed since, which the next diagnosis shows
+            if not any(_name(one) == _name(queue) for one in known):
+                self._forget(queue)
             return Attempt(queue, code, ())
         if why := self._refusal(found, past, held):
             return self._left(found, why)
@@ -283,9 +299,17 @@ class Repairer:
             if not plan.needed:
                 return Attempt(queue, code, ())
             result = try_repair(repair, target, plan)
-        if result.outcome is Outcome.DONE:
-            return Attempt(queue, code, result.lines, repaired=True)
-        return self._left(found, "; ".join(result.lines))
+        lines = tuple(line.strip() for line in result.lines)
+        with self.database.transaction("read what was repaired", read_only=True) as connection:
+            done = sum(one.rows for one in audited.read(connection, queue).since(past.now))
+        if result.outcome is Outcome.DONE and done:
+            return Attempt(queue, code, lines, repaired=True)
+        nothing = "" if result.outcome is Outcome.FAILED else "nothing done: "
+        return self._left(found, nothing + "; ".join(lines))
+
+    def _forget(self, queue: Queue) -> None:
+        with self._lock:
+            self._found = {key: one for key, one in self._found.items() if not _of(key, queue)}
 
     def _refusal(self, found: _Found, past: Audited, held: Sequence[Decision]) -> str:
         """Why it is not repaired now; a new stop is recorded. ConsoleError."""
@@ -304,7 +328,9 @@ class Repairer:
         return ""
 
     def _left(self, found: _Found, why: str) -> Attempt:
-        return Attempt(found.queue, found.finding.code.name, (why,), news=why != found.left)
+        """The same reason with other figures, such as a duration, is no news."""
+        news = _FIGURES.sub("", why) != _FIGURES.sub("", found.left)
+        return Attempt(found.queue, found.finding.code.name, (why,), news=news)
 
     def _record(self, queue: Queue, stop: Stop) -> None:
         """That it stops, for the doctor of every console. ConsoleError."""
@@ -388,17 +414,19 @@ class RepairThread:
 
 def run_once(
     repairer: Repairer, diagnose: Callable[[], Sequence[Diagnosis]]
-) -> tuple[Sequence[Diagnosis], list[Attempt]]:
-    """Examine, wait for the second proof, repair, for cron. Returns the diagnoses afterwards, and
-    what was done or left. ConsoleError."""
-    found = diagnose()
-    for diagnosis in found:
+) -> tuple[Sequence[Diagnosis], list[Attempt], bool]:
+    """Examine, wait for the second proof, repair, for cron. Returns the diagnoses afterwards, what
+    was done or left, and whether what the policy allows to repair is still there. ConsoleError."""
+    diagnoses, attempts = diagnose(), []
+    for diagnosis in diagnoses:
         repairer.marked(diagnosis)
-    if not repairer.waits:
-        return found, []
-    time.sleep(repairer.again_seconds)
-    try:
-        attempts = repairer.step()
-    finally:
-        repairer.give_back()
-    return diagnose(), attempts
+    if repairer.waits:
+        time.sleep(repairer.again_seconds)
+        try:
+            attempts = repairer.step()
+        finally:
+            repairer.give_back()
+        diagnoses = diagnose()
+        for diagnosis in diagnoses:
+            repairer.marked(diagnosis)
+    return diagnoses, attempts, repairer.waits

@@ -18,7 +18,7 @@ _NOUNS = {kind.key: kind.noun for kind in REPAIRABLE}
 RECUR = Code(
     "repairs_recur",
     Severity.WARNING,
-    "what a recorder repairs automatically came back too often: it has stopped",
+    "a recorder has stopped repairing: it came back too often, or was more than the policy allows",
     judgement="find out what keeps breaking it, a consumer that dies for instance; an action or a "
     "note on the queue lets the recorder go on",
 )
@@ -26,7 +26,7 @@ REPAIRED = Code(
     "repaired_unattended",
     Severity.NOTE,
     "what recorders have repaired by themselves within a day, by the policy of the configuration",
-    judgement="whether so many are usual here; each is in the audit, with what it was about",
+    judgement="whether that number is usual here; each is in the audit, with what it was about",
 )
 
 
@@ -40,7 +40,8 @@ def _check(context: CheckContext) -> Iterator[Finding]:
 
 
 def _recurring(context: CheckContext, entry: audit.Entry, stop: Stop) -> Finding:
-    until = "" if stop.lasts else ", or until fewer were repaired in the last hour"
+    until = "" if stop.lasts else ", or for the next hour"
+    again = "something keeps causing them, which a repair would only hide"
     return Finding(
         RECUR,
         f"{stop.kind} are no longer repaired automatically: {stop.reason}",
@@ -50,7 +51,7 @@ def _recurring(context: CheckContext, entry: audit.Entry, stop: Stop) -> Finding
             "stopped_at": entry.started_at.isoformat(),
             "recorder": entry.operator,
         },
-        cause="something keeps causing them, which a repair would only hide",
+        cause=again if stop.lasts else "the policy allows no more in an hour",
         consequence=f"they wait for a person{until}",
         since=entry.started_at,
         judgement=f"{RECUR.judgement}: {command(context.queue, 'audit')}",

@@ -46,7 +46,7 @@ def _unattended(call: Call, names: Sequence[str], idle_for: float, **others: Any
         thresholds_of=call.thresholds,
     )
     examine = doctor.examination(call, database, queues, idle_for)
-    diagnoses, attempts = run_once(repairer, examine)
+    diagnoses, attempts, remains = run_once(repairer, examine)
     for attempt in attempts:
         for text in attempt.texts:
             narrate(text if attempt.repaired else f"not repaired: {text}")
@@ -57,7 +57,8 @@ def _unattended(call: Call, names: Sequence[str], idle_for: float, **others: Any
     display = Display(call.zone, datetime.now(UTC))
     data = {**VIEW.as_json(diagnoses), "repairs": repairs, "not_repaired": left}
     call.answer(data, [*VIEW.lines(diagnoses, display)])
-    sys.exit(0 if all(diagnosis.healthy for diagnosis in diagnoses) else 1)
+    healthy = all(diagnosis.healthy for diagnosis in diagnoses)
+    sys.exit(0 if healthy and not remains else 1)
 
 
 def _right(values: Params) -> Rights:

@@ -20,7 +20,7 @@ from console.features.unattended.policy import (
     why_not,
 )
 from console.formats import numbered, plain
-from console.monitor.owners import are_direct
+from console.monitor.limits import is_about, silences_of
 from console.views.view import Column, Display, Part, Source, Subject, View
 
 _HOUR = timedelta(hours=1)
@@ -57,19 +57,28 @@ def read(source: Source) -> Sequence[PolicyRow]:
         held = decisions.active(connection)
         for queue in source.queues:
             policy = Policy.of_settings(source.settings_of(queue.name))
-            direct = are_direct(queue, database.consumers)
             past = audited.read(connection, queue)
             last, day = past.within(_HOUR), past.within(24 * _HOUR)
             for kind in REPAIRABLE:
                 if not _concerns(queue, kind):
                     continue
-                why = why_not(queue, kind, policy, held, direct=direct)
+                why = why_not(queue, kind, policy, held, database) or _silenced(queue, kind, held)
                 now = _now(kind, policy, past, why)
                 of_kind = [one for one in day if one.kind == kind.key]
                 used = sum(one.rows for one in last)
                 name = (queue.schema, queue.name)
                 rows.append(PolicyRow(*name, kind, policy, now, len(last), used, of_kind))
     return rows
+
+
+def _silenced(queue: Queue, kind: Repairable, held: Sequence[decisions.Decision]) -> str:
+    about = (
+        f"{code} is {one.words}"
+        for one in silences_of(held, queue)
+        for code in kind.codes
+        if is_about(one, code)
+    )
+    return next(about, "")
 
 
 def _now(kind: Repairable, policy: Policy, past: Audited, why: str) -> str:
