@@ -38,6 +38,7 @@ from console.errors import (
 from console.formats import duration, numbered
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
+from console.monitor.scans import Grouping
 from console.plan import (
     MANY_MESSAGES,
     Control,
@@ -456,11 +457,11 @@ class _Run:
 
     def _batches_of(self, session: Session, record: ActionRecord) -> Outcome:
         selected = self._selected
+        criteria = SelectionCriteria(
+            self._database, session, selected.filters, selected.states, selected.cutoff
+        )
         selection: Selection = ErrorSelection(selected.targets)
         if not selected.targets:
-            criteria = SelectionCriteria(
-                self._database, session, selected.filters, selected.states, selected.cutoff
-            )
             selection = self._action.select(criteria)
         left = selected.count
         pending: Batch = []
@@ -469,6 +470,10 @@ class _Run:
             pending = pending or self._next(session, selection, size)
             if not pending:
                 break
+            if (most := self._may_take(selection, len(pending))) < len(pending):
+                # Some of the newest, which are kept, are among them: others have left meanwhile.
+                selection, left, pending = self._action.select(criteria), min(left, most), []
+                continue
             chosen: Batch = pending
             if isinstance(pending, Chosen):
                 pending = []
@@ -490,6 +495,15 @@ class _Run:
         early = self._stopped or (self._control.stopped and left > 0)
         return Outcome.STOPPED if early else Outcome.DONE
 
+    def _may_take(self, selection: Selection, wanted: int) -> int:
+        """At most `wanted`: how many of what matches now are not among the newest that are kept.
+        Asked once a batch is chosen: what leaves afterwards is in it, or newer."""
+        kept = self._selected.filters.keep_newest
+        if kept is None or not selection.countable or not self._action.in_queue:
+            return wanted
+        chunks = selection.count(Grouping.NO, None, kept + wanted)
+        return max(0, sum(part.matching for parts in chunks for part in parts) - kept)
+
     def _report(self, text: str) -> None:
         done = self._ledger.selected
         self._on_progress(Progress(done, self._selected.count, text, self._ledger))
@@ -497,7 +511,8 @@ class _Run:
     def _next(self, session: Session, selection: Selection, size: int) -> Batch:
         """The next messages that the action does not exclude; empty at the end."""
         canary = self._batching.canary and self._moving_batches < len(CANARY)
-        if self._action.by_group and not canary and selection.choosable:
+        unjudged = self._action.chosen_unjudged and bool(self._selected.excluded)
+        if self._action.by_group and not canary and selection.choosable and not unjudged:
             return self._choose(session, selection, size)
         while chosen := selection.next(size):
             excluded = self._action.excluded(session, chosen)
@@ -513,7 +528,7 @@ class _Run:
             excluded = action.groups_excluded(session, [one.group for one in chosen.groups])
             included = Chosen(tuple(one for one in chosen.groups if one.group not in excluded))
             if len(included):
-                return included
+                return included.merged()
         return []
 
     def _run_batch(self, session: Session, record: ActionRecord, chosen: Batch) -> Ledger:

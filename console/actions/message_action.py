@@ -90,6 +90,8 @@ class MessageAction:
         """Whether `groups_excluded` decides about all messages of a group together."""
         return type(self).excluded is MessageAction.excluded
 
+    chosen_unjudged = False
+    """Whether what is chosen without being read has also what `excluded` would name."""
     grouping = Grouping.NO
 
     @property

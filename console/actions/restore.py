@@ -138,6 +138,7 @@ class Restore(MessageAction):
         return ArchiveSelection(self.source, criteria, taken, restoring)
 
     by_group = True
+    chosen_unjudged = True
     grouping = Grouping.BY_LABEL
 
     def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:

@@ -136,6 +136,14 @@ class Chosen:
     def __len__(self) -> int:
         return sum(group.count for group in self.groups)
 
+    def merged(self) -> Chosen:
+        """The same with one group for all of a scan, with the arrays of its groups: claims of a
+        thousand sessions are not locked one by one."""
+        of_scan: dict[tuple[Storage, str, str], list[ChosenGroup]] = defaultdict(list)
+        for group in self.groups:
+            of_scan[group.storage, group.state, group.scan].append(group)
+        return Chosen(tuple(map(_merged, of_scan.values())))
+
     def read(self, connection: Connection) -> list[Message]:
         """What a batch must know of each."""
         found = []
@@ -145,6 +153,23 @@ class Chosen:
                 key = ScanKey(of.scan, row.due or "", row.key).text if of.scan else row.key
                 found.append(Message(key, row.id, of.state, attempts=row.attempts, number=number))
         return found
+
+
+def _merged(groups: Sequence[ChosenGroup]) -> ChosenGroup:
+    first = groups[0]
+    if len(groups) == 1:
+        return first
+    arrays = {name: _joined([of.arrays[name] for of in groups]) for name in first.arrays}
+    return replace(first, count=sum(of.count for of in groups), arrays=arrays)
+
+
+def _joined(texts: Sequence[str | None]) -> str | None:
+    """One array of several, none of which is empty: `{1,2}` and `{3}`, or JSON's `[1,2]` and
+    `[3]`."""
+    known = [text for text in texts if text is not None]
+    if not known:
+        return None
+    return known[0][0] + ",".join(text[1:-1] for text in known) + known[0][-1]
 
 
 Batch: TypeAlias = "Sequence[Message] | Chosen"
@@ -468,7 +493,8 @@ class QueueSelection(Selection):
         room = READ_AT_ONCE if filters.narrowing else most
         if scan.by is By.LOCATION:
             room = 1 + room // _ROWS_OF_A_PAGE
-        room <<= min(self._holes, 10)
+        if not filters.reads_values:
+            room <<= min(self._holes, 10)
         request = replace(query.scan_request(scan), n=most, read_limit=room, sizes=False)
         rows, key = read_chunk(connection, self._source, request, key, ChosenRow, "chosen")
         found = any(row.matching for row in rows)

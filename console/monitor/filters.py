@@ -130,6 +130,11 @@ class Filters:
         """Whether a message in the right state may fail to match."""
         return replace(self, state=None, limit=None, keep_newest=None) != NOTHING
 
+    @property
+    def reads_values(self) -> bool:
+        """Whether it takes errors or payloads, which may be large, to see what matches."""
+        return bool(self.errors or self.payload) or self.error_group is not None
+
     def without(self, verb: str, **refused: str) -> "Filters":
         """Itself; UsageError with the reason if a field of `refused` is set."""
         for field_name, why in refused.items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from console.engines import Database, Session
 from console.monitor.message import MessageQuery, ScanRow, key_of
 from console.monitor.messages import TRANSACTION_SECONDS, read_task
-from console.monitor.scan_query import MessageSource, fetch
+from console.monitor.scan_query import READ_AT_ONCE, MessageSource, fetch
 from console.monitor.scans import (
     EVERYTHING,
     By,
@@ -25,6 +25,7 @@ from console.monitor.scans import (
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+_PAGES_OF_VALUES = 100
 ROWS_AT_ONCE = 20_000
 PAGES_AT_ONCE = 500
 
@@ -96,6 +97,9 @@ class MessageCount:
 
     def _next(self, connection: Connection, scan: Scan) -> list[CountedRow]:
         request = replace(self._query.scan_request(scan), n=self._most)
+        if self._query.filters.reads_values:
+            few = _PAGES_OF_VALUES if scan.by is By.LOCATION else READ_AT_ONCE
+            request = replace(request, read_limit=few)
         rows, self._key = read_chunk(
             connection, self._source, request, self._key, CountedRow, "counted"
         )

@@ -144,8 +144,8 @@ WHERE (h.state = :state OR h.state IS NULL) AND concat(h.id, ' ', h.attempts) = 
 -- a row for each of the chosen
 SELECT
     w.key AS key,
-    substring(w.mark FROM '^(.*) [0-9]*$') AS id,
-    CAST(substring(w.mark FROM ' ([0-9]+)$') AS bigint) AS attempts,
+    substring(w.mark FROM '^(.*) -?[0-9]*$') AS id,
+    CAST(substring(w.mark FROM ' (-?[0-9]+)$') AS bigint) AS attempts,
     w.due AS due
 FROM unnest(CAST(:keys AS text[]), CAST(:marks AS text[]), CAST(:due AS text[])) AS w (key, mark, due);
 

@@ -241,3 +241,40 @@ def test_what_is_counted_of_a_group_is_what_would_be_read(
         assert without_times(counted) == without_times(read), words
         found += read.count
     assert found or verb == "release none"
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_the_newest_are_kept_whatever_leaves_meanwhile(
+    use_postgresql: Use, batch: int | None
+) -> None:
+    client = use_postgresql(Variant(DESIGNS["fifo"], {}))
+    client.push_many(client.payloads(*range(20)))
+    action = Purge(source_of(client))
+    plan = select(client.database, action, parse(("keep-newest=10",)))
+    assert plan.count == 10
+    client.pop_many(8)
+    result = execute.execute(client.database, action, plan, Batching(batch))
+    assert result.done == 2
+    assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
+
+
+def test_claims_of_many_sessions_are_locked_together(use_postgresql: Use) -> None:
+    client = use_postgresql(Variant(DESIGNS["claim"], {}))
+    client.push_many(client.payloads(*range(60)))
+    client.pop_many(60)
+    with connect(client.url) as connection:
+        connection.execute(
+            f"""UPDATE "{client.queue.schema}"."{client.queue.table}" SET
+            processing_started_at = now() - interval '1 hour',
+            claimed_by = 'pid=999999 start=2020-01-01T00:00:00Z bound consumer=w' || id"""
+        )
+    action = Release(source_of(client), stuck_after_seconds=60.0, unknown=True)
+    plan = select(client.database, action, parse(()))
+    sent: list[str] = []
+
+    @event.listens_for(client.database._engine, "before_cursor_execute")
+    def before(_1: object, _2: object, statement: str, *_: object) -> None:
+        sent.append(statement)
+
+    assert execute.execute(client.database, action, plan).done == 60
+    assert sum("lock_chosen" in statement for statement in sent) == 1

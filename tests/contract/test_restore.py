@@ -289,6 +289,19 @@ def test_messages_over_a_lowered_size_limit_stay_in_the_archive(client: Client) 
     assert len(archived(client)) == 1
 
 
+@pytest.mark.parametrize("variant", [default("fifo"), default("claim")], ids=str)
+def test_messages_over_the_limit_do_not_stand_in_for_those_that_were_planned(
+    client: Client,
+) -> None:
+    """They are the first in the archive."""
+    client.push_many(["x" * 500] * 10 + ["y"] * 10)
+    purge(client)
+    options = {**client.queue.options, "max_bytes": "100"}
+    smaller = Client(client.database, replace(client.queue, options=options))
+    assert restore(smaller).ledger == Ledger(10, 10, 10)
+    assert len(archived(client)) == 10
+
+
 @pytest.mark.parametrize("variant", [default("fifo"), default("split"), default("ring")], ids=str)
 def test_two_concurrent_restores_restore_each_message_once(client: Client) -> None:
     client.push_many(client.payloads(*range(60)))
