@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,28 @@ def test_a_receiver_that_dribbles_its_answer_is_left_at_the_deadline(byte: bytes
     """Each byte arrives long before the time-out of one step."""
     with dribbling(byte) as url, pytest.raises(NotSentError):
         http.post(url, b"{}", {}, ("", ""), 0.3)
+
+
+def test_a_deadline_that_is_over_before_the_connection_is_open_ends_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine: else nothing would end it any more."""
+    create = socket.create_connection
+
+    def slowly(*words: Any, **named: Any) -> socket.socket:
+        opened = create(*words, **named)
+        assert ended.wait(10)
+        return opened
+
+    def end(connections: http._Connections) -> None:
+        original(connections)
+        ended.set()
+
+    ended, original = threading.Event(), http._Connections._end
+    monkeypatch.setattr(http._Connections, "_end", end)
+    monkeypatch.setattr(socket, "create_connection", slowly)
+    with dribbling() as url, pytest.raises(NotSentError):
+        http.post(url, b"{}", {}, ("", ""), 0.1)
 
 
 def test_this_machine_is_not_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

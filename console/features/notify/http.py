@@ -48,27 +48,34 @@ class _Connections:
 
     def opening(self, kind: type["_Kept"]) -> Callable[..., HTTPConnection]:
         def connection(*words: Any, **named: Any) -> HTTPConnection:
-            self._opened.append(kind(*words, **named))
-            return self._opened[-1]
+            opened = kind(*words, **named)
+            opened.connections = self
+            self._opened.append(opened)
+            return opened
 
         return connection
 
     def _end(self) -> None:
         self.expired = True
-        for kept in self._opened:
-            with suppress(OSError, AttributeError):
-                # The base's: TLS would say farewell first.
-                socket.socket.shutdown(kept.kept or kept.sock, socket.SHUT_RDWR)
+        for opened in self._opened:
+            if (sock := opened.kept or opened.sock) is not None:
+                with suppress(OSError):
+                    # The base's: TLS would say farewell first.
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class _Kept(HTTPConnection):
     """urllib takes the socket away from a connection before it reads the answer."""
 
     kept: socket.socket | None = None
+    connections: _Connections
 
     def connect(self) -> None:
         super().connect()
         self.kept = self.sock
+        if self.connections.expired:  # before there was a socket to end
+            self.close()
+            raise TimeoutError
 
 
 class _KeptSecure(_Kept, HTTPSConnection):
