@@ -84,7 +84,7 @@ def test_what_follows_from_a_likelier_cause_says_so(tmp_path: Path) -> None:
     ]
     text = "\n".join(VIEW.lines(found, Display(UTC, simulated.now)))
     assert "(it may follow from 1)" in text
-    assert "  now: ready " in text
+    assert "  last minute: ready " in text
 
 
 def test_each_cause_has_evidence_a_time_and_what_would_disprove_it(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _summary(result: Explanation, display: Display) -> Sequence[Line]:
     if result.unread:
         lines.append([(plain(result.unread), "warning")])
     if result.now:
-        lines.append([(f"  now: {result.now}", "")])
+        lines.append([(f"  last minute: {result.now}", "")])
     for one in _shown(result.changes):
         since = "since before" if one.before else "since"
         at = f"{since} {one.at.astimezone(display.zone):%H:%M}"
