@@ -315,6 +315,8 @@ class _Run:
         self._usual_size = BATCH
         self._stopped = ""
         """Why the action or its canary ended the run."""
+        self._fewer = 0
+        """Than planned, since others have left and the newest are kept."""
         self._moving_batches = 0
         """Those that moved something."""
         self._verdict: CanaryVerdict | None = None
@@ -425,6 +427,9 @@ class _Run:
         ]
         lines += [f"  skipped {n:,}: {why}" for why, n in ledger.skipped.items()]
         lines += [f"  failed {n:,}: {why}" for why, n in ledger.failed.items()]
+        if self._fewer:
+            newest = f"the newest {self._selected.filters.keep_newest:,} are kept"
+            lines.append(f"  {self._fewer:,} fewer: others have left since the plan, and {newest}")
         canary = {"verdict": verdict, **self._canary_results.as_json()}
         return Result(
             outcome,
@@ -473,6 +478,7 @@ class _Run:
             if (most := self._may_take(selection, len(pending))) < len(pending):
                 # Some of the newest, which are kept, are among them: others have left meanwhile.
                 selection, left, pending = self._action.select(criteria), min(left, most), []
+                self._fewer = selected.count - self._ledger.selected - left
                 continue
             chosen: Batch = pending
             if isinstance(pending, Chosen):

@@ -255,6 +255,9 @@ def test_the_newest_are_kept_whatever_leaves_meanwhile(
     client.pop_many(8)
     result = execute.execute(client.database, action, plan, Batching(batch))
     assert result.done == 2
+    assert result.lines[-1] == (
+        "  8 fewer: others have left since the plan, and the newest 10 are kept"
+    )
     assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
 
 
