@@ -15,7 +15,6 @@ from console.features.history.segments import ACTIONS, FINDINGS, TimeRange
 from console.features.unattended.policy import AGAIN_SECONDS, Audited, Past, Policy, Stop, must_stop
 from console.monitor.limits import Severity
 
-_HOUR = timedelta(hours=1)
 _COUNT = re.compile(r"(?:[^:]*: )?([\d,]+) ")
 _SEVERITIES = {code.name: code.severity for code in CODES}
 
@@ -102,7 +101,7 @@ def _of_queue(
         persons = [row["at"] for row in actions if row["at"] <= mark.at and _of_person(row)]
         acted = max(persons, default=None)
         since, stop = stopped.pop(kind.key, (repaired_at, None))
-        if stop is None or _is_over(stop, since, repaired_at, acted):
+        if stop is None or stop.is_over(since, repaired_at, acted):
             audited = Audited(repaired_at, done, person=acted)
             since, stop = repaired_at, must_stop(policy, kind, (), rows or 0, audited)
         if stop is not None:
@@ -128,11 +127,6 @@ def _who_acted(actions: Sequence[Mapping[str, Any]], begin: datetime, end: datet
     """The last one before the finding ended."""
     names = [row["operator"] for row in actions if begin <= row["at"] <= end and _of_person(row)]
     return str(names[-1]) if names else ""
-
-
-def _is_over(stop: Stop, since: datetime, now: datetime, acted: datetime | None) -> bool:
-    """`acted`: when a person did last."""
-    return (acted is not None and acted > since) or (not stop.lasts and now - since >= _HOUR)
 
 
 def _of_person(row: Mapping[str, Any]) -> bool:

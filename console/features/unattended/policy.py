@@ -217,9 +217,14 @@ class Stop:
     lasts: bool
     """Until a person acts on the queue; else until the hour has passed."""
 
+    def is_over(self, since: datetime, now: datetime, person: datetime | None) -> bool:
+        """`person`: when one acted on the queue last."""
+        acted = person is not None and person > since
+        return acted or (not self.lasts and now - since >= _HOUR)
+
     @property
     def text(self) -> str:
-        """For the audit; `stop_of` reads it back."""
+        """For the audit; `stops_of` reads it back."""
         until = "until a person acts on the queue" if self.lasts else "for up to an hour"
         return f"{self.kind} stopped {until}: {self.reason}"
 
@@ -239,8 +244,7 @@ def stops_of(
         match = _STOP.match(entry.detail)
         if match is not None and match["kind"] not in found:
             stop = Stop(match["kind"], match["reason"], match["until"].startswith("until"))
-            ended = person is not None and person > entry.started_at
-            if not ended and (stop.lasts or now - entry.started_at < _HOUR):
+            if not stop.is_over(entry.started_at, now, person):
                 found[stop.kind] = (entry, stop)
     return found
 

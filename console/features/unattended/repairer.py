@@ -243,21 +243,18 @@ class Repairer:
     def _attempt(self, found: _Found) -> Attempt | None:
         """None: another one holds the lease."""
         queue, code = found.queue, found.finding.code.name
-        try:
-            with time_limit(_REPAIR_SECONDS):
-                try:
-                    return self._repair(found) if self._hold() else None
-                except ConnectionFailedError:
-                    if not (late := reason_to_stop()):
-                        raise
-                    why = f"{late} for this repair"
-        except ConnectionFailedError:
-            raise
-        except ConsoleError as error:
-            why = " ".join(filter(None, (error.what, error.why, error.next_step)))
-        except Exception as error:  # noqa: BLE001  # the others are repaired
-            _LOG.exception("%s: the repair of %s failed", queue.label, code)
-            why = f"{type(error).__name__}: {error}"
+        with time_limit(_REPAIR_SECONDS):
+            try:
+                return self._repair(found) if self._hold() else None
+            except ConnectionFailedError:
+                if not (late := reason_to_stop()):
+                    raise
+                why = f"{late} for this repair"
+            except ConsoleError as error:
+                why = " ".join(filter(None, (error.what, error.why, error.next_step)))
+            except Exception as error:  # noqa: BLE001  # the others are repaired
+                _LOG.exception("%s: the repair of %s failed", queue.label, code)
+                why = f"{type(error).__name__}: {error}"
         return self._left(found, f"not done: {why}")
 
     def _keep(self, key: Key, found: _Found, attempt: Attempt) -> None:
@@ -301,7 +298,8 @@ class Repairer:
             result = try_repair(repair, target, plan)
         lines = tuple(line.strip() for line in result.lines)
         with self.database.transaction("read what was repaired", read_only=True) as connection:
-            done = sum(one.rows for one in audited.read(connection, queue).since(past.now))
+            lately = audited.read(connection, queue, LEASE_SECONDS)
+            done = sum(one.rows for one in lately.since(past.now))
         if result.outcome is Outcome.DONE and done:
             return Attempt(queue, code, lines, repaired=True)
         nothing = "" if result.outcome is Outcome.FAILED else "nothing done: "

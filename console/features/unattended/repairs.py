@@ -10,7 +10,7 @@ from console.doctor.repairs import VerbRepair
 from console.doctor.ring_repairs import RepairNumbers
 from console.engines import Session
 from console.monitor.filters import Filters
-from console.monitor.message import Message
+from console.monitor.message_count import Group
 from console.monitor.scan_query import MessageSource
 from console.plan import Plan
 from console.verbs.verb import Target
@@ -29,13 +29,9 @@ class ReleaseBound(Release):
         super().__init__(source, stuck_after_seconds=stuck_after_seconds)
         self._bound = bound
 
-    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
-        left = {why: [*some] for why, some in super().excluded(session, chosen).items()}
-        excluded = {id(message) for some in left.values() for message in some}
-        for message in chosen:
-            if message.claimed_by not in self._bound and id(message) not in excluded:
-                left.setdefault(NOT_PROVEN, []).append(message)
-        return left
+    def groups_excluded(self, session: Session, groups: Sequence[Group]) -> Mapping[Group, str]:
+        others = (group for group in groups if group.label not in self._bound)
+        return dict.fromkeys(others, NOT_PROVEN) | dict(super().groups_excluded(session, groups))
 
 
 @dataclass(frozen=True)
