@@ -134,7 +134,7 @@ class Restore(MessageAction):
             taken = Taken(action)
             self.detail = f"{_describe(taken)}, the last purge"
         with criteria.session.transaction("read archived messages") as connection:
-            restoring = self._scope(lakes=_lakes(connection))
+            restoring = self.restoring_scope(lakes=_lakes(connection))
         return ArchiveSelection(self.source, criteria, taken, restoring)
 
     by_group = True
@@ -147,7 +147,7 @@ class Restore(MessageAction):
                 connection,
                 _Labelled,
                 self.source.statement_name("labelled_archived"),
-                self._scope(lakes=_lakes(connection)),
+                self.restoring_scope(lakes=_lakes(connection)),
                 keys=self.source.product.array([message.key for message in chosen]),
             )
         self._labels |= {str(row.archive_id): row.label for row in rows}
@@ -233,7 +233,7 @@ class Restore(MessageAction):
             connection,
             _Locked,
             self.source.statement_name("lock_archived"),
-            self._scope(lakes=lakes),
+            self.restoring_scope(lakes=lakes),
             keys=keys,
         )
         gone, reserved, failed = len(chosen) - row.locked, row.reserved, row.too_long
@@ -269,7 +269,12 @@ class Restore(MessageAction):
             ledger = Ledger(out=moved.taken_out, into=moved.put_in)
         return _with_remainder(ledger, count, FULL)
 
-    def _scope(self, **conditions: str) -> sql.Scope:
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether some come back as they were."""
+        return self._keeps or self._in_hand
+
+    def restoring_scope(self, **conditions: str) -> sql.Scope:
         """`rows`: which come back as they were; the others are pushed again."""
         rows = "kept" if self._keeps else "popped" if self._in_hand else "pushed"
         storage = Storage.IN_HAND if self._in_hand else Storage.TABLE
@@ -277,7 +282,7 @@ class Restore(MessageAction):
 
     def _move(self, connection: Connection, name: str, keys: str, **conditions: str) -> Moved:
         statement = self.source.statement_name(name)
-        return sql.row(connection, Moved, statement, self._scope(**conditions), keys=keys)
+        return sql.row(connection, Moved, statement, self.restoring_scope(**conditions), keys=keys)
 
 
 def _lakes(connection: Connection) -> str:

@@ -269,11 +269,8 @@ def _storages(queue: Queue, states: Sequence[str]) -> list[Storage]:
 
 def _restore(source: MessageSource) -> Iterator[Shown]:
     queue = source.queue
-    Restore(source)  # UsageError, RefusedError
-    in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
-    storage = Storage.IN_HAND if in_hand else Storage.TABLE
-    rows = "kept" if queue.design.keeps_row else "popped" if in_hand else "pushed"
-    plain = scope(source, storage, rows=rows, lakes="yes")
+    restore = Restore(source)  # UsageError, RefusedError
+    plain = restore.restoring_scope(lakes="yes")
     chosen = dict.fromkeys(("by_state", "by_reason", "popped", "by_older", "by_newer"), "no")
     chosen |= dict.fromkeys(("by_id", "by_error", "by_claimed_by", "by_payload"), "no")
     by_action = sql.Scope(
@@ -287,8 +284,8 @@ def _restore(source: MessageSource) -> Iterator[Shown]:
         yield from _one(source, "seek_rows")
     yield from _one(source, "lock_lake_plan", plain)
     yield from _one(source, "lock_archived", plain)
-    for ids in ("kept", "new") if queue.design.keeps_row or in_hand else ():
-        yield from _one(source, "restore_rows", scope(source, storage, ids=ids))
+    for ids in ("kept", "new") if restore.keeps_rows else ():
+        yield from _one(source, "restore_rows", restore.restoring_scope(ids=ids))
     if not queue.design.keeps_row:
         yield from _one(source, "restore_by_push", plain)
 

@@ -108,8 +108,8 @@ class Mark:
     @property
     def lasted(self) -> str:
         """Nothing for what was done in an instant, as a pause is: that lasts until it is ended."""
-        brief = self.seconds is None or self.seconds < 1
-        return NOT_APPLICABLE if self.seconds is None or brief else duration(self.seconds)
+        seconds = self.seconds
+        return NOT_APPLICABLE if seconds is None or seconds < 1 else duration(seconds)
 
     def when(self, display: Display) -> str:
         """From when to when."""

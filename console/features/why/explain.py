@@ -166,14 +166,14 @@ def explain(where: Where, at: datetime, now: datetime) -> Explanation:
     )  # fmt: skip
 
 
-def _worth(changes: Sequence[Change]) -> list[Event]:
-    """A ring's gap beside its ready messages says the same twice."""
+def distinct(changes: Sequence[Change]) -> list[Change]:
+    """Without a ring's gap beside its ready messages, which says the same twice."""
     known = {one.measure.name for one in changes}
-    return [
-        one.event
-        for one in changes
-        if one.share >= _WORTH and not (one.measure.name == GAP.name and READY.name in known)
-    ]
+    return [c for c in changes if c.measure.name != GAP.name or READY.name not in known]
+
+
+def _worth(changes: Sequence[Change]) -> list[Event]:
+    return [one.event for one in distinct(changes) if one.share >= _WORTH]
 
 
 def _is_beside(event: Event, case: Case, at: datetime) -> bool:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from console.features.why.causes import Cause
 from console.features.why.events import FIGURE
-from console.features.why.explain import Explanation, explain
+from console.features.why.explain import Explanation, distinct, explain
 from console.features.why.usual import MEASURES, Change
 from console.features.why.views import timeline
-from console.figures import GAP, POP, PUSH, READY
+from console.figures import POP, PUSH
 from console.formats import first_line, plain
 from console.views.view import Column, Display, Line, Part, Source, View, aligned
 
@@ -43,7 +43,7 @@ def _summary(result: Explanation, display: Display) -> Sequence[Line]:
         lines.append([(plain(result.unread), "warning")])
     if result.now:
         lines.append([(f"  last minute: {result.now}", "")])
-    for one in _shown(result.changes):
+    for one in sorted(distinct(result.changes), key=_order)[:_CHANGES]:
         since = "since before" if one.before else "since"
         at = f"{since} {one.at.astimezone(display.zone):%H:%M}"
         lines.append([(f"  {at} {one.words}", "warning" if one.harms else "")])
@@ -52,13 +52,6 @@ def _summary(result: Explanation, display: Display) -> Sequence[Line]:
     if result.lasting:
         lines.append([(f"  findings still open: {', '.join(map(plain, result.lasting))}", "")])
     return lines
-
-
-def _shown(changes: Sequence[Change]) -> Sequence[Change]:
-    """A ring's gap beside its ready messages says the same twice."""
-    names = {one.measure.name for one in changes}
-    twice = GAP.name if READY.name in names else ""
-    return sorted((c for c in changes if c.measure.name != twice), key=_order)[:_CHANGES]
 
 
 def _order(change: Change) -> tuple[bool, int]:
