@@ -32,7 +32,7 @@ from tests.faults.campaign_balance import DOOMED, Locations, Result
 from tests.faults.campaign_calls import Call, Order, Watch
 from tests.faults.campaign_traffic import TICK_SECONDS, Size, Traffic, size
 from tests.faults.campaign_verbs import SLOW_SECONDS, SOON
-from tests.faults.queue_client import Ledger
+from tests.faults.harness.ledger import Ledger
 from tests.servers import connect
 
 _DRAIN_SECONDS = 90.0

@@ -13,7 +13,7 @@ from console.designs import design
 from console.engines import open_database
 from console.features.lake.lake import Lake
 from console.features.lake.table import MessagesTable
-from tests.faults.queue_client import Ledger, is_intact
+from tests.faults.harness.ledger import Ledger, is_intact
 
 DOOMED = "doomed"
 """From this queue messages are purged for good. Only its own clients push to it, so the audit's

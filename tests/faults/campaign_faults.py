@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from console.catalog import Queue
 from console.features.demo.embedded import EmbeddedServer
-from tests.faults.ring_clients import backends, kill_backend
+from tests.faults.harness.faults import backends, kill_backend
 from tests.servers import connect
 from tests.servers.proxy import Proxy
 

@@ -21,8 +21,8 @@ from tests.faults.campaign_balance import DOOMED, FEW, QUEUES, MessageCounts, Re
 from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order, Service, Terminal
 from tests.faults.campaign_faults import ALWAYS, FAULTS, Planned, Target, plan
 from tests.faults.campaign_verbs import SPARK_SECONDS, Operators
-from tests.faults.ring_clients import CONSUMER, PRODUCER, Clients, wait_for_progress
-from tests.faults.ring_tools import wait_for_server
+from tests.faults.harness.clients import CONSUMER, PRODUCER, Clients
+from tests.faults.harness.ring import wait_for_server
 from tests.pipeline.driver import PHASES
 from tests.servers.proxy import Proxy
 from tests.tools.warm import Forked
@@ -109,7 +109,7 @@ class Traffic:
             random.Random(f"verbs {seed}"),
             folder / "clients" / "operator.log",
         )
-        self.clients = Clients(folder / "clients", "")
+        self.clients = Clients(folder / "clients", "", chance=self.chance)
         self.stops = {kind: folder / f"stop-{kind}" for kind in ("producers", "consumers")}
         self._running_clients: list[tuple[Forked, Callable[[], None]]] = []
         self.calls: list[Call] = []
@@ -140,17 +140,16 @@ class Traffic:
         if self.campaign_size.metrics_and_screens:
             self.services.append(Service("serve-metrics", self._metrics))
             self.services.append(Service("the screens", self.terminal.begin))
-        wait_for_progress(self.clients, 2_000)
+        self.clients.wait_for_progress(2_000)
 
     def _client(self, calls: list[str], kind: str, *, through_proxy: bool, only: str = "") -> None:
         """A producer or a consumer; it is replaced after a kill."""
 
         def begin() -> None:
             queues = [only] if only else [name for name in self.queues if name != DOOMED]
-            process = self.clients.start(
+            self.clients.start(
                 calls,
-                rings=queues,
-                seed=self.chance.randrange(2**32),
+                *queues,
                 name=only or "client",
                 conninfo=_conninfo(self.proxy.url if through_proxy else self.url),
                 stop=str(self.stops[kind]),
@@ -164,7 +163,7 @@ class Traffic:
                 kept=[name for name in queues if campaign_balance.keeps_popped(self.queues[name])],
                 expected_errors=_EXPECTED_ERRORS,
             )
-            self._running_clients.append((process, begin))
+            self._running_clients.append((self.clients.processes[-1], begin))
 
         begin()
 

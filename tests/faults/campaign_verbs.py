@@ -10,7 +10,7 @@ from pathlib import Path
 from console.catalog import Queue
 from tests.faults.campaign_balance import DOOMED, keeps_popped
 from tests.faults.campaign_calls import Call, Order
-from tests.faults.queue_client import BEFORE, DONE, Work, payload
+from tests.faults.harness.client import BEFORE, DONE, Work, payload
 
 _PAYLOAD = re.compile(r"[\w.-]+/\d+/x*/")
 """A payload in the output of pop."""

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,25 @@ import pytest
 from console.actions import execute
 from console.engines import Database, open_database
 from console.features.demo.embedded import EmbeddedServer
-from tests.contract.conftest import Use, use_of
-from tests.faults.ring_tools import Make, Ring, make_ring
+from tests.contract.conftest import use_of
+from tests.contract.variants import Variant
+from tests.faults.harness.queue import FaultyQueue, Use
+from tests.faults.harness.ring import Make, Ring, make_ring
 from tests.servers import Server, fresh_database
 
 
 @pytest.fixture
 def use(postgresql: Database) -> Iterator[Use]:
-    """Install a variant under a unique name and use it."""
-    yield from use_of(postgresql)
+    """Install a variant under a unique name and use it, with so many messages."""
+    with contextmanager(use_of)(postgresql) as install:
+
+        def use(variant: Variant, messages: int = 0) -> FaultyQueue:
+            queue = FaultyQueue(postgresql, install(variant).queue)
+            if messages:
+                assert None not in queue.push_many(queue.payloads(*range(messages)))
+            return queue
+
+        yield use
 
 
 @pytest.fixture
@@ -80,7 +91,7 @@ def _rings(url: str) -> Iterator[Make]:
 @pytest.fixture
 def queues_url(database_url: str) -> str:
     """A database with the queues `mail`, `orders` and `lines`."""
-    from tests.faults.connection_faults import make_queues  # noqa: PLC0415  # needs Textual
+    from tests.faults.harness.connections import make_queues  # noqa: PLC0415  # needs Textual
 
     make_queues(database_url)
     return database_url

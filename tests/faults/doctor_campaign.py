@@ -25,12 +25,17 @@ from console.doctor.stopped_consumers import ConsumptionHistory
 from console.errors import ConsoleError
 from console.features.demo.embedded import EmbeddedServer
 from console.monitor.limits import DEFAULTS, Limits
-from tests.faults import ring_model as model
-from tests.faults import ring_model_subscribers as subscribers_model
-from tests.faults.doctor_tools import diagnose_ring, numbers
-from tests.faults.modelled_ring import InHand, ReaderModel, lost_numbers, unpoppable_numbers
-from tests.faults.ring_faults import RingFaults
-from tests.faults.ring_model import Store
+from tests.faults.harness import model
+from tests.faults.harness import model_subscribers as subscribers_model
+from tests.faults.harness.doctor import numbers
+from tests.faults.harness.model import Store
+from tests.faults.harness.modelled import (
+    InHand,
+    ModelledRing,
+    ReaderModel,
+    lost_numbers,
+    unpoppable_numbers,
+)
 from tests.tools.repairs import carry_out, plan_repair
 
 NAMED_BY: dict[str, tuple[LostKind, ...]] = {
@@ -109,7 +114,7 @@ def codes_of(store: Store, lost: dict[LostKind, set[int]], *, slowest: bool) -> 
     return {code for code, applies in expected.items() if applies}
 
 
-class Case(RingFaults):
+class Case(ModelledRing):
     """The diagnosis of one ring with random faults."""
 
     def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:
@@ -124,7 +129,7 @@ class Case(RingFaults):
     def check_diagnosis(self) -> None:
         """A diagnosis in between, which reports nothing about a side with an open transaction."""
         self.steps["check_diagnosis"] += 1
-        findings, unseen = diagnose_ring(self.ring, patience_seconds=0.01 * len(self.all))
+        findings, unseen = self.ring.examine(patience_seconds=0.01 * len(self.all))
         drawing = {drawn for it in self.open for drawn in it.drawn}
         hidden: set[tuple[str, Side]] = set()
         for reader in self.all:

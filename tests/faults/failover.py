@@ -21,9 +21,8 @@ from pathlib import Path
 
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import COMMAND
-from tests.faults.doctor_tools import findings_by_code
-from tests.faults.ring_clients import CONSUMER, PRODUCER, clients, settle, wait_for_progress
-from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.faults.harness.clients import CONSUMER, PRODUCER, clients, settle
+from tests.faults.harness.ring import Ring, make_ring, wait_for_server
 from tests.servers import fresh_database, wait_until
 
 POLICY = """
@@ -75,8 +74,7 @@ def repaired(ring: Ring) -> tuple[int, float]:
         "SELECT coalesce(sum(done), 0), extract(epoch FROM clock_timestamp() - max(ended_at))"
         " FROM dbq.action WHERE operator LIKE 'unattended %' AND detail LIKE '%orphans%'"
     )
-    with ring.connect() as connection:
-        count, ago = connection.execute(query).fetchone() or (0, None)
+    count, ago = ring.session.execute(query).fetchone() or (0, None)
     return int(count), float(ago or 0.0)
 
 
@@ -85,13 +83,11 @@ def recovery(server: EmbeddedServer, each: int, chance: random.Random) -> Recove
     with fresh_database(server.url) as url, tempfile.TemporaryDirectory() as folder:
         ring = make_ring(url, size=10_000, max_bytes=300)
         try:
-            with clients(url) as workers, recorder(url, Path(folder)):
+            with clients(url, chance) as workers, recorder(url, Path(folder)):
                 # Producers first: then the lost numbers are of messages that are there.
                 for calls in (PRODUCER, CONSUMER):
-                    for _ in range(each):
-                        seed = chance.randrange(2**32)
-                        workers.start(calls, rings=[ring.queue.name], seed=seed, rolled_back=0.0)
-                    wait_for_progress(workers, 100_000)
+                    workers.start(calls, ring.queue.name, count=each)
+                    workers.wait_for_progress(100_000)
                 server.kill()
                 server.restart()
                 wait_for_server(url)
@@ -110,7 +106,7 @@ def _is_quiet(ring: Ring, began: float) -> bool:
     _, ago = repaired(ring)
     quiet = min(ago or _QUIET_SECONDS, time.monotonic() - began)
     time.sleep(0.5)  # it is the measured machine that polls
-    return quiet >= _QUIET_SECONDS and not {"orphan", "spent"} & findings_by_code(ring).keys()
+    return quiet >= _QUIET_SECONDS and not {"orphan", "spent"} & ring.findings().keys()
 
 
 def main() -> None:

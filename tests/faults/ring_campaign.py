@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field, fields
+from typing import Any
 
 import psycopg
 
@@ -21,18 +22,16 @@ from console.actions import maintain, maintenance
 from console.actions import subscribe as subscribing
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
 from console.features.demo.embedded import EmbeddedServer
-from tests.faults.doctor_tools import diagnose_ring, try_repairs
-from tests.faults.queue_client import Counts, Ledger, is_intact
-from tests.faults.ring_clients import CONSUMER, PRODUCER, Clients, clients, kill_backend, try_relay
-from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.faults.harness.clients import CONSUMER, PRODUCER, Clients, clients
+from tests.faults.harness.faults import kill_backend
+from tests.faults.harness.ledger import Counts, Ledger, is_intact
+from tests.faults.harness.ring import Ring, make_ring, wait_for_server
 from tests.servers import fresh_database, wait_until
 
 _LATE = "late"
 """Subscribes under traffic, and stays."""
 _BRIEF = "brief"
 """Subscribes and unsubscribes repeatedly; has no consumers."""
-MARKS = "marks"
-"""The table, created by `keep_marks`."""
 _PUSHES = "push."
 """The prefix of producers' logs; see `_pops`."""
 _STALLED_SECONDS = 0.2
@@ -45,19 +44,6 @@ OPTIONS: tuple[Mapping[str, str], ...] = (
     {"content": "apart", "in_hand": "on"},
 )
 """Of a seed's ring, in turn."""
-
-
-def keep_marks(ring: Ring) -> None:
-    """Create or empty the table of marks."""
-    with ring.connect() as connection:
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {MARKS} (mark text)")
-        connection.execute(f"DELETE FROM {MARKS}")
-
-
-def marks_of(ring: Ring) -> set[str]:
-    """The marks of all committed transactions."""
-    with ring.connect() as connection:
-        return {mark for (mark,) in connection.execute(f"SELECT mark FROM {MARKS}")}
 
 
 def _pops(subscriber: str) -> str:
@@ -82,24 +68,17 @@ class _Campaign:
     relays: int = 0
     kills: int = 0
 
-    def start(self, calls: list[str], name: str, **more: object) -> None:
-        """Start a client; `name`: the prefix of its log."""
-        claims = [self.ring.queue.name] if self.ring.queue.options["in_hand"] == "on" else []
-        self.clients.start(
-            calls,
-            rings=[self.ring.queue.name],
-            seed=self.chance.randrange(2**32),
-            name=name,
-            rolled_back=0.02,
-            claiming=claims,
-            marks=MARKS,
-            quiet=True,
-            **more,
-        )
+    def start(self, calls: list[str], **more: Any) -> None:
+        ring = self.ring.queue
+        claims = [ring.name] * (ring.options["in_hand"] == "on")
+        self.clients.start(calls, ring.name, rolled_back=0.02, claiming=claims, quiet=True, **more)
+
+    def produce(self) -> None:
+        self.start(PRODUCER, count=2, name=_PUSHES)
 
     def consume(self, subscriber: str) -> None:
-        for _ in range(self.chance.randint(1, 2)):
-            self.start(CONSUMER, _pops(subscriber), subscriber=subscriber)
+        count = self.chance.randint(1, 2)
+        self.start(CONSUMER, count=count, name=_pops(subscriber), subscriber=subscriber)
 
     def join(self, subscriber: str, since: str) -> None:
         """Subscribe under traffic, and stay."""
@@ -139,7 +118,7 @@ class _Campaign:
         if self.repair is not None:
             self.repair(self.ring.of(""))
         else:
-            self.relays += try_relay(self.ring, self.chance) is not None
+            self.relays += self.ring.try_relay(self.chance) is not None
 
     def kill_consumers(self) -> None:
         """Kill all of one subscriber and start new ones."""
@@ -151,10 +130,6 @@ class _Campaign:
         """Kill all producers and start new ones."""
         self.clients.kill_all(_PUSHES)
         self.produce()
-
-    def produce(self) -> None:
-        for _ in range(2):
-            self.start(PRODUCER, _PUSHES)
 
     def subscribe_briefly(self) -> None:
         """Add a subscriber without consumers, skip what it is owed, then unsubscribe it."""
@@ -191,29 +166,21 @@ class _Campaign:
             self.relays += 1
             self.ring.relay()
         drained = {name: self.ring.of(name).drain() for name in self.first}
-        marks = marks_of(self.ring)
-        pushes = self._ledger(_PUSHES, marks)
+        pushes = self._ledger(_PUSHES)
         counts = {}
         for name, taken in drained.items():
-            pops = self._ledger(_pops(name), marks)
+            pops = self._ledger(_pops(name))
             received = pops.popped + Counter([popped.payload for popped in taken])
             if self.ring.queue.options["in_hand"] == "on":
-                received = pops.popped + self._in_hand(name)
+                received = pops.popped + self.ring.of(name).in_hand()
             counts[name] = self._counts(name, pushes, received, pushes.marked + pops.marked)
         self._assert_empty(Counter(text for text, _ in pushes.numbers))
         return counts
 
-    def _ledger(self, name: str, marks: set[str]) -> Ledger:
-        ledger = Ledger.read(sorted(self.clients.folder.glob(f"{name}*.log")), marks)
-        assert not ledger.errors, ledger.errors[:5]
+    def _ledger(self, name: str) -> Ledger:
+        ledger = self.clients.ledger(name)
         assert not any((ledger.pushed_in_doubt, ledger.popped_in_doubt, ledger.unknown_in_doubt))
         return ledger
-
-    def _in_hand(self, name: str) -> Counter[str]:
-        mine = self.ring.of(name)
-        query = "SELECT payload FROM {in_hand}" + f" WHERE subscriber = {mine.number}" * bool(name)
-        with mine.connect() as connection:
-            return Counter(text for (text,) in connection.execute(mine.sql(query)))
 
     def _counts(self, name: str, pushes: Ledger, received: Counter[str], doubt: int) -> Counts:
         damaged = [text for text in received if not is_intact(text)]
@@ -239,15 +206,14 @@ class _Campaign:
         assert after.live == 0, after
         assert self.repair is not None or after.parked == 0, after
         if self.repair is not None:
-            findings, _ = diagnose_ring(self.ring.of(""))
+            findings, _ = self.ring.of("").examine()
             assert not findings, [finding.summary for finding in findings]
             return
-        with self.ring.connect() as connection:
-            assert self.ring.contents(connection) == {}
-            if self.ring.queue.options["archive_at_pop"] == "on":
-                query = self.ring.sql("SELECT payload FROM {archive} WHERE reason = 'pop'")
-                archived = Counter(text for (text,) in connection.execute(query))
-                assert archived == pushed, (archived - pushed, pushed - archived)
+        assert self.ring.contents() == {}
+        if self.ring.queue.options["archive_at_pop"] == "on":
+            query = self.ring.sql("SELECT payload FROM {archive} WHERE reason = 'pop'")
+            archived = Counter(text for (text,) in self.ring.session.execute(query))
+            assert archived == pushed, (archived - pushed, pushed - archived)
 
 
 def campaign(
@@ -270,8 +236,7 @@ def campaign(
         chosen = ",".join(names) or "none"
         ring = make_ring(url, size=size, max_bytes=300, subscribers=chosen, **options)
         try:
-            keep_marks(ring)
-            with clients(url) as workers:
+            with clients(url, chance, marked=True) as workers:
                 work = _Campaign(ring, workers, chance, repair, dict.fromkeys(names, 1))
                 work.produce()
                 for name in names:
@@ -315,7 +280,7 @@ def main() -> None:
     parser.add_argument("--repair", choices=("relay", "doctor"), default="relay")
     chosen = parser.parse_args()
     names = [column.name.replace("_", " ") for column in fields(Counts)]
-    repair = try_repairs if chosen.repair == "doctor" else None
+    repair = Ring.try_repairs if chosen.repair == "doctor" else None
     total, failed = [0] * len(names), []
     print("seed who  ", *(f"{name:>12}" for name in names))
     with EmbeddedServer.start() as server:

@@ -15,7 +15,8 @@ from tests.faults.campaign import campaign
 from tests.faults.campaign_balance import DOOMED, Locations, MessageCounts, Result, balance
 from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order
 from tests.faults.campaign_traffic import size
-from tests.faults.queue_client import Ledger, payload
+from tests.faults.harness.client import payload
+from tests.faults.harness.ledger import Ledger
 from tests.servers import wait_until
 from tests.servers.postgresql import SETTINGS
 

@@ -10,9 +10,9 @@ import pytest
 from console.doctor import repairs, row_scan
 from console.doctor.repairs import NO_PAYLOAD
 from console.monitor.limits import DEFAULTS, Severity
-from tests.contract.conftest import Use
 from tests.contract.variants import Variant
-from tests.faults.queue_faults import (
+from tests.faults.harness.doctor import codes_of, evidence_of, finding_of, without_notes
+from tests.faults.harness.queue import (
     CLAIM,
     IMPATIENT,
     IN_HAND,
@@ -22,20 +22,7 @@ from tests.faults.queue_faults import (
     SPLIT,
     STATUS,
     TWO_STEP,
-    age,
-    codes_of,
-    diagnosed,
-    drop_constraints,
-    end_session,
-    evidence_of,
-    filled,
-    finding_of,
-    popped_by,
-    rows_changed,
-    run,
-    run_repair,
-    statement_for,
-    without_notes,
+    Use,
 )
 from tests.servers import connect, wait_until
 from tests.tools.repairs import carry_out
@@ -58,77 +45,77 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_a_claim_whose_owner_died_is_released(use: Use, variant: Variant) -> None:
     """A recent claim, after many claims of a live owner."""
-    client = filled(use, variant, 30)
+    client = use(variant, 30)
     with closing(connect(client.url)) as living:
-        popped_by(living, client, 20, bound=True)
+        client.popped_by(living, 20, bound=True)
         with closing(connect(client.url)) as dies:
-            ((young, _),) = popped_by(dies, client, bound=True)
-            assert diagnosed(client).verdict == "all clear"
-            end_session(client, dies)
-        popped_by(living, client, 8, bound=True)
-        found = diagnosed(client)
+            ((young, _),) = client.popped_by(dies, bound=True)
+            assert client.diagnosed().verdict == "all clear"
+            client.end_session(dies)
+        client.popped_by(living, 8, bound=True)
+        found = client.diagnosed()
         assert codes_of(found) == ["claims_gone"]
         finding = finding_of(found, "claims_gone")
         assert [owner["ids"] for owner in evidence_of(finding)["by_owner"]] == [[young]]
-        run_repair(client, finding, unattended=True)
-        assert diagnosed(client).verdict == "all clear"
+        client.repair(finding, unattended=True)
+        assert client.diagnosed().verdict == "all clear"
         assert young in [message.id for message in client.drain()]
 
 
 def test_an_unbound_owner_is_gone_only_after_the_threshold(use: Use) -> None:
-    client = filled(use, CLAIM)
+    client = use(CLAIM, 5)
     with closing(connect(client.url)) as consumer:
-        popped_by(consumer, client)
-    assert diagnosed(client).verdict == "all clear"
+        client.popped_by(consumer)
+    assert client.diagnosed().verdict == "all clear"
 
     def gone_found() -> bool:
-        return "claims_gone" in codes_of(diagnosed(client, IMPATIENT))
+        return "claims_gone" in client.codes(IMPATIENT)
 
     wait_until(gone_found, "the claim is old, and its session is gone")
 
 
 @pytest.mark.parametrize("variant", SOME, ids=str)
 def test_claims_of_a_live_owner_are_not_released_unattended(use: Use, variant: Variant) -> None:
-    client = filled(use, variant)
+    client = use(variant, 5)
     with closing(connect(client.url)) as consumer:
         consumer.execute("SET application_name = 'slow-worker'")
-        popped_by(consumer, client)
+        client.popped_by(consumer)
         wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
-        finding = finding_of(diagnosed(client, IMPATIENT), "claims_alive")
+        finding = client.finding("claims_alive", IMPATIENT)
         assert f"session {consumer.info.backend_pid}" in finding.summary
         assert "slow-worker" in finding.summary
-        run_repair(client, finding, unattended=False)
+        client.repair(finding, unattended=False)
         assert finding.repair is not None
         assert "--force" in finding.repair.command
-        assert "claims_alive" not in codes_of(diagnosed(client, IMPATIENT))
+        assert "claims_alive" not in client.codes(IMPATIENT)
     assert len(client.drain()) == 5
 
 
 def test_claims_of_unknown_owners_need_an_option(use: Use) -> None:
-    client = filled(use, CLAIM)
+    client = use(CLAIM, 5)
     client.pop_many(1)
-    run(client, "UPDATE {table} SET claimed_by = 'the pooler' WHERE claimed_by IS NOT NULL")
-    assert diagnosed(client).verdict == "all clear"
+    client.run("UPDATE {table} SET claimed_by = 'the pooler' WHERE claimed_by IS NOT NULL")
+    assert client.diagnosed().verdict == "all clear"
     wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
-    finding = finding_of(diagnosed(client, IMPATIENT), "claims_unknown")
-    run_repair(client, finding, unattended=False)
+    finding = client.finding("claims_unknown", IMPATIENT)
+    client.repair(finding, unattended=False)
     assert finding.repair is not None
     assert "--unknown" in finding.repair.command
-    assert "claims_unknown" not in codes_of(diagnosed(client, IMPATIENT))
+    assert "claims_unknown" not in client.codes(IMPATIENT)
 
 
 @pytest.mark.parametrize("variant", SOME, ids=str)
 def test_old_claims_without_an_owner_are_released(use: Use, variant: Variant) -> None:
     """Neither finding nor repair includes a recent claim, which may be in progress."""
-    client = filled(use, variant)
+    client = use(variant, 5)
     old, young = client.pop_many(2)
-    run(client, "UPDATE {table} SET claimed_by = NULL")
-    assert diagnosed(client).verdict == "all clear"
-    age(client, old.id)
-    finding = finding_of(diagnosed(client), "claims_nobody")
+    client.run("UPDATE {table} SET claimed_by = NULL")
+    assert client.diagnosed().verdict == "all clear"
+    client.age(old.id)
+    finding = client.finding("claims_nobody")
     assert (finding.evidence["count"], finding.evidence["ids"]) == (1, [old.id])
     carry_out(finding.repair, client.database, DEFAULTS)
-    assert diagnosed(client).verdict == "all clear"
+    assert client.diagnosed().verdict == "all clear"
     assert client.complete(young), "it was skipped"
     assert old.id in [message.id for message in client.drain()]
 
@@ -154,30 +141,30 @@ ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
 
 @pytest.mark.parametrize("variant", [STATUS, SPLIT, CLAIM], ids=str)
 def test_rows_that_contradict_their_state_are_found(use: Use, variant: Variant) -> None:
-    client = filled(use, variant, 64)
+    client = use(variant, 64)
     taken = client.pop_many(56)
     assert all(client.complete(message) for message in taken[:24])
     assert all(client.fail(message, "no") for message in taken[24:48])
-    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    assert client.codes(MANY_ERRORS) == ["error_burst"]
     expected: dict[str, Any] = {}
     one: LiteralString = " WHERE CAST(id AS text) = %s"
     for contradiction, (index, change) in ILLEGAL[variant.design.name].items():
-        run(client, "UPDATE {table} SET " + change + one, taken[index].id)
+        client.run("UPDATE {table} SET " + change + one, taken[index].id)
         expected[contradiction] = {"count": 1, "ids": [taken[index].id]}
-        assert finding_of(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == expected
+        assert client.finding("state_illegal", MANY_ERRORS).evidence == expected
     # Attempts are checked even if the time is missing.
-    run(client, "UPDATE {table} SET attempts = 9" + one, taken[36].id)
-    tried = finding_of(diagnosed(client, MANY_ERRORS), "poison").evidence
+    client.run("UPDATE {table} SET attempts = 9" + one, taken[36].id)
+    tried = client.finding("poison", MANY_ERRORS).evidence
     assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[36].id]}}
 
 
 @pytest.mark.parametrize("variant", [STATUS, SPLIT], ids=str)
 def test_an_invalid_status_is_found(use: Use, variant: Variant) -> None:
-    client = filled(use, variant, 40)
-    assert drop_constraints(client, client.queue.table, "c") == 1
-    assert codes_of(diagnosed(client)) == ["constraint_missing"]
-    run(client, "UPDATE {table} SET status = 7 WHERE id = 30")
-    found = finding_of(diagnosed(client), "status_unknown")
+    client = use(variant, 40)
+    assert client.drop_constraints(client.queue.table, "c") == 1
+    assert client.codes() == ["constraint_missing"]
+    client.run("UPDATE {table} SET status = 7 WHERE id = 30")
+    found = client.finding("status_unknown")
     assert found.evidence == {"count": 1, "ids": ["30"]}
     # The SQL of the judgement returns that row.
     words, _, statement = found.judgement_text.partition("\n")
@@ -188,43 +175,42 @@ def test_an_invalid_status_is_found(use: Use, variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", [STATUS, SPLIT, RING], ids=str)
 def test_a_dropped_check_constraint_is_found_and_created_again(use: Use, variant: Variant) -> None:
-    client = filled(use, variant)
+    client = use(variant, 5)
     table = f"{client.queue.name}_config" if variant is RING else client.queue.table
-    count = drop_constraints(client, table, "c")
+    count = client.drop_constraints(table, "c")
     assert count == (2 if variant is RING else 1)
-    found = finding_of(diagnosed(client), "constraint_missing")
+    found = client.finding("constraint_missing")
     assert len(evidence_of(found)["missing"]) == count
     assert found.command.startswith("dbq-console doctor ")
     assert "--fix --code constraint_missing" in found.command
-    run_repair(client, found)
-    assert "constraint_missing" not in codes_of(diagnosed(client))
+    client.repair(found)
+    assert "constraint_missing" not in client.codes()
     contradiction: LiteralString = "size = -1" if variant is RING else "status = 9"
     with pytest.raises(psycopg.errors.CheckViolation):
-        run(client, "UPDATE {of} SET " + contradiction, of=table)
+        client.run("UPDATE {of} SET " + contradiction, of=table)
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_messages_with_too_many_attempts_are_found(use: Use, variant: Variant) -> None:
-    client = filled(use, variant, 80)
+    client = use(variant, 80)
     taken = client.pop_many(52)
     assert all(client.fail(message, "no") for message in taken[:24])
     if variant is IN_HAND:  # ready rows in it have been returned
-        run(client, "UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[38].id)
-    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
-    changed_rows = rows_changed(
-        client,
+        client.run("UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[38].id)
+    assert client.codes(MANY_ERRORS) == ["error_burst"]
+    changed_rows = client.rows_changed(
         "UPDATE {table} AS m SET attempts = 5 + n.place FROM (SELECT id, row_number() OVER "
-        "(ORDER BY id) % 4 AS place FROM {table}) AS n WHERE m.id = n.id",
+        "(ORDER BY id) % 4 AS place FROM {table}) AS n WHERE m.id = n.id"
     )
-    found = evidence_of(finding_of(diagnosed(client, MANY_ERRORS), "poison"))
+    found = evidence_of(client.finding("poison", MANY_ERRORS))
     assert found.keys() == {"ready", "claimed", "error"}
     assert sum(state["count"] for state in found.values()) == changed_rows
     assert {state["most_attempts"] for state in found.values()} == {8}
-    assert rows_changed(client, "UPDATE {table} SET attempts = 4") == changed_rows
-    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    assert client.rows_changed("UPDATE {table} SET attempts = 4") == changed_rows
+    assert client.codes(MANY_ERRORS) == ["error_burst"]
     middle = taken[12].id
-    run(client, "UPDATE {table} SET attempts = 9 WHERE id = %s", middle)
-    found = evidence_of(finding_of(diagnosed(client, MANY_ERRORS), "poison"))
+    client.run("UPDATE {table} SET attempts = 9 WHERE id = %s", middle)
+    found = evidence_of(client.finding("poison", MANY_ERRORS))
     assert found == {"error": {"count": 1, "most_attempts": 9, "ids": [middle]}}
 
 
@@ -235,81 +221,79 @@ def test_messages_with_too_many_attempts_are_found(use: Use, variant: Variant) -
 def test_rows_without_payloads_and_payloads_without_rows_are_found(
     use: Use, variant: Variant
 ) -> None:
-    client = filled(use, variant, 40)
-    assert rows_changed(client, "DELETE FROM {data} WHERE id IN (1, 12, 20, 31)") == 4
-    assert rows_changed(client, "DELETE FROM {table} WHERE id IN (8, 22)") == 2
-    found = diagnosed(client)
+    client = use(variant, 40)
+    assert client.rows_changed("DELETE FROM {data} WHERE id IN (1, 12, 20, 31)") == 4
+    assert client.rows_changed("DELETE FROM {table} WHERE id IN (8, 22)") == 2
+    found = client.diagnosed()
     missing, alone = finding_of(found, "payload_missing"), finding_of(found, "payload_alone")
     assert (missing.evidence["count"], missing.evidence["ids"]) == (4, ["31", "20", "12", "1"])
     assert alone.evidence == {"count": 2, "ids": ["22", "8"]}
     assert alone.code.severity is Severity.NOTE
     assert client.pop() is None, "as the finding says"
-    run(client, "UPDATE {table} SET status = 0, claimed_at = NULL")  # two_step has claimed it
-    assert run_repair(client, missing) == ["marked as errors: 4 rows without a payload"]
+    client.run("UPDATE {table} SET status = 0, claimed_at = NULL")  # two_step has claimed it
+    assert client.repair(missing) == ["marked as errors: 4 rows without a payload"]
     assert len(client.drain()) == 34
-    after = diagnosed(client, MANY_ERRORS)
+    after = client.diagnosed(MANY_ERRORS)
     assert not without_notes(after)
     lost = evidence_of(finding_of(after, "payload_lost"))["ids"]
     assert sorted(lost) == ["1", "12", "20", "31"]
-    assert run(client, "SELECT errors FROM {table} WHERE status = 4") == [NO_PAYLOAD] * 4
+    assert client.run("SELECT errors FROM {table} WHERE status = 4") == [NO_PAYLOAD] * 4
 
 
 def test_rows_that_a_pop_locks_briefly_are_marked_as_errors_too(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every pop locks the row without a payload first, as it skips only locked rows."""
-    client = filled(use, SPLIT)
-    run(client, "DELETE FROM {data} WHERE id = 1")
-    finding = finding_of(diagnosed(client), "payload_missing")
+    client = use(SPLIT, 5)
+    client.run("DELETE FROM {data} WHERE id = 1")
+    finding = client.finding("payload_missing")
     with closing(connect(client.url)) as consumer:
         consumer.execute("BEGIN")
-        assert consumer.execute(statement_for(client, "SELECT id FROM {pop}()")).fetchall() == []
+        assert consumer.execute(client.sql("SELECT id FROM {pop}()")).fetchall() == []
         monkeypatch.setattr(repairs, "_ATTEMPTS", 2)
         monkeypatch.setattr(repairs, "_RETRY_SECONDS", 0.0)
-        assert "0 rows without a payload; 1 row left" in run_repair(client, finding)[0]
+        assert "0 rows without a payload; 1 row left" in client.repair(finding)[0]
 
         def roll_back(_: float) -> None:
             consumer.execute("ROLLBACK")
 
         monkeypatch.setattr(repairs, "time", SimpleNamespace(sleep=roll_back))
-        assert run_repair(client, finding) == ["marked as errors: 1 row without a payload"]
-    assert not without_notes(diagnosed(client, MANY_ERRORS))
+        assert client.repair(finding) == ["marked as errors: 1 row without a payload"]
+    assert not without_notes(client.diagnosed(MANY_ERRORS))
 
 
 @pytest.mark.parametrize("how", ["by age", "by its owner"])
 def test_a_claimed_row_without_a_payload_is_marked_as_an_error(use: Use, how: str) -> None:
     """A release does not free it, as there is no payload to return."""
-    client = filled(use, TWO_STEP)
-    run(client, "DELETE FROM {data} WHERE id = 1")
+    client = use(TWO_STEP, 5)
+    client.run("DELETE FROM {data} WHERE id = 1")
     with closing(connect(client.url)) as consumer:
-        pop = statement_for(client, "SELECT id FROM {pop}('worker', %s)")
+        pop = client.sql("SELECT id FROM {pop}('worker', %s)")
         assert consumer.execute(pop, [how == "by its owner"]).fetchall() == []
-        assert codes_of(diagnosed(client)) == ["payload_lost"], "a live owner claimed it just now"
+        assert client.codes() == ["payload_lost"], "a live owner claimed it just now"
         repairs.MarkAsErrors(client.queue, 1, DEFAULTS.stuck_after_seconds).run(client.database)
-        assert codes_of(diagnosed(client)) == ["payload_lost"], "the repair leaves it to its owner"
+        assert client.codes() == ["payload_lost"], "the repair leaves it to its owner"
         if how == "by age":
-            age(client, "1")
+            client.age("1")
         else:
-            end_session(client, consumer)
-        found = diagnosed(client)
+            client.end_session(consumer)
+        found = client.diagnosed()
         assert [without_note.code.name for without_note in without_notes(found)] == [
             "payload_missing"
         ]
     finding = finding_of(found, "payload_missing")
     assert finding.evidence["claimed"] == {"count": 1, "ids": ["1"]}
-    assert run_repair(client, finding, unattended=True) == [
-        "marked as errors: 1 row without a payload"
-    ]
-    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["payload_lost"]
+    assert client.repair(finding, unattended=True) == ["marked as errors: 1 row without a payload"]
+    assert client.codes(MANY_ERRORS) == ["payload_lost"]
     assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
 
 
 def test_messages_of_open_transactions_are_not_incomplete(use: Use) -> None:
-    client = filled(use, SPLIT, 20)
+    client = use(SPLIT, 20)
     with closing(connect(client.url)) as other:
         other.execute("BEGIN")
-        other.execute(statement_for(client, "SELECT {push}('x')"))
-        other.execute(statement_for(client, "SELECT id FROM {pop}()"))
-        assert diagnosed(client).verdict == "all clear"
+        other.execute(client.sql("SELECT {push}('x')"))
+        other.execute(client.sql("SELECT id FROM {pop}()"))
+        assert client.diagnosed().verdict == "all clear"
         other.execute("COMMIT")
-    assert diagnosed(client).verdict == "all clear"
+    assert client.diagnosed().verdict == "all clear"

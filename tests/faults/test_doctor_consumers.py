@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,8 @@ from console.monitor.consumers import Consumers, disconnected, latest
 from console.monitor.limits import DEFAULTS, Limits
 from console.monitor.rates import key_of
 from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.test_consumers import program
-from tests.faults.queue_faults import CLAIM, STATUS, diagnosis, filled
+from tests.faults.harness.queue import CLAIM, STATUS, FaultyQueue, Use
 from tests.faults.test_doctor_consumption import clock_steps  # noqa: F401  # a fixture
 from tests.servers import wait_until
 
@@ -33,7 +33,7 @@ class Workers:
     """Consumers of one queue, and the doctor's history of them."""
 
     def __init__(
-        self, client: Client, clients: dict[str, Client], history: ConsumerHistory
+        self, client: FaultyQueue, clients: dict[str, Client], history: ConsumerHistory
     ) -> None:
         self.client = client
         self.clients = clients
@@ -63,8 +63,8 @@ class Workers:
     def diagnose(self, *working: str) -> Diagnosis:
         """A complete diagnosis while these work."""
         completions = self.pop_one_each(*working)
-        client, memory = self.client, {"consumption": self.consumption, "consumers": self.history}
-        found = diagnosis(client.database, client.queue, AT_ONCE, **memory)
+        memory: dict[str, Any] = {"consumption": self.consumption, "consumers": self.history}
+        found = self.client.diagnosis(AT_ONCE, **memory)
         for complete in completions:
             complete()
         return found
@@ -77,7 +77,7 @@ def silent_finding(found: Diagnosis) -> Finding | None:
 @pytest.fixture(params=[CLAIM, pytest.param(STATUS, marks=pytest.mark.long)], ids=str)
 def workers(use: Use, request: pytest.FixtureRequest) -> Iterator[Workers]:
     """Consumers of a queue that always has a backlog."""
-    client = filled(use, request.param, 200)
+    client = use(request.param, 200)
     with ExitStack() as stack:
         names = ("ada", "bob", "cleo")
         clients = {n: stack.enter_context(program(client, f"{n} program")) for n in names}

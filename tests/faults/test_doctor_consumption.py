@@ -29,12 +29,11 @@ from console.monitor.sample import QueueSample, take_sample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import snapshot
 from console.tui.store import Store
-from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.test_subscribers import pop_as, ring_client
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant
-from tests.faults.queue_faults import (
+from tests.faults.harness.doctor import codes_of, finding_of
+from tests.faults.harness.queue import (
     CLAIM,
     FIFO,
     HEAP,
@@ -44,12 +43,8 @@ from tests.faults.queue_faults import (
     SPLIT,
     STACK,
     STATUS,
-    codes_of,
-    diagnosis,
-    filled,
-    finding_of,
-    popped_by,
-    run,
+    FaultyQueue,
+    Use,
 )
 from tests.servers import connect, wait_until
 from tests.tools.repairs import carry_out, plan_repair
@@ -84,7 +79,7 @@ def clock_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def diagnose_queue(
-    client: Client, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
+    client: FaultyQueue, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
 ) -> tuple[list[str], str]:
     """The codes found, and why consumption is unknown."""
     diagnosis = diagnosed(client, history, thresholds)
@@ -92,10 +87,10 @@ def diagnose_queue(
 
 
 def diagnosed(
-    client: Client, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE, **more: Any
+    client: FaultyQueue, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE, **more: Any
 ) -> Diagnosis:
     arguments: dict[str, Any] = {"patience_seconds": 0.1, "consumption": history, **more}
-    return diagnosis(client.database, client.queue, thresholds, **arguments)
+    return client.diagnosis(thresholds, **arguments)
 
 
 def _codes(diagnosis: Diagnosis) -> list[str]:
@@ -121,7 +116,7 @@ FINE: tuple[list[str], str] = ([], "")
 def test_two_samples_without_a_pop_between_them_prove_that_consumers_stopped(
     use: Use, variant: Variant
 ) -> None:
-    client = filled(use, variant)
+    client = use(variant, 5)
     history = ConsumptionHistory(waits=False)
     codes, why = diagnose_queue(client, history)
     assert not codes
@@ -142,20 +137,20 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
     use: Use, pushed: LiteralString
 ) -> None:
     """Done rows from before, such as restored ones, and messages that came long after them."""
-    client = filled(use, STATUS)
+    client = use(STATUS, 5)
     message = client.pop()
     assert message is not None
     client.complete(message)
     done, push = "done_at = now() - interval '9 days'", f"queue_date_time = {pushed}"
-    run(client, f"UPDATE {{table}} SET {done} WHERE done_at IS NOT NULL")
-    run(client, f"UPDATE {{table}} SET {push} WHERE done_at IS NULL")
+    client.run(f"UPDATE {{table}} SET {done} WHERE done_at IS NOT NULL")
+    client.run(f"UPDATE {{table}} SET {push} WHERE done_at IS NULL")
     (queue,) = (one for one in in_use(client.database) if one.name == client.queue.name)
     history = ConsumptionHistory(waits=False)
 
     examined: list[Diagnosis] = []
 
     def stopped() -> bool:
-        examined.append(diagnosis(client.database, queue, AT_ONCE, consumption=history))
+        examined.append(client.diagnosis(AT_ONCE, queue, consumption=history))
         return _codes(examined[-1]) == ["consumer_stopped"]
 
     # The pop may be counted late, as between two samples.
@@ -171,7 +166,7 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
 
 @pytest.mark.usefixtures("clock_steps")
 def test_consumption_of_a_heap_or_a_growing_stack_is_unknown(use: Use) -> None:
-    heap, stack = filled(use, HEAP), filled(use, STACK)
+    heap, stack = use(HEAP, 5), use(STACK, 5)
     history = ConsumptionHistory(waits=False)
     for client in (heap, stack):
         diagnose_queue(client, history)
@@ -186,20 +181,20 @@ def test_a_session_that_holds_rows_counts_as_consuming(
     use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
-    client = filled(use, variant)
+    client = use(variant, 5)
     history = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
-        popped_by(other, client)
+        client.popped_by(other)
         for _ in range(3):
             assert diagnose_queue(client, history) == FINE
 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_a_live_owners_claim_counts_as_consuming_and_an_unknown_owners_may(use: Use) -> None:
-    client = filled(use, CLAIM)
+    client = use(CLAIM, 5)
     history = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as other:
-        popped_by(other, client)
+        client.popped_by(other)
         for _ in range(3):
             assert diagnose_queue(client, history) == FINE
     wait_until(lambda: "younger than" in diagnose_queue(client, history)[1], "its owner has left")
@@ -207,7 +202,7 @@ def test_a_live_owners_claim_counts_as_consuming_and_an_unknown_owners_may(use: 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_queues_within_their_age_limit_or_popped_from_are_not_stopped(use: Use) -> None:
-    client = filled(use, FIFO)
+    client = use(FIFO, 5)
     history = ConsumptionHistory(waits=False)
     patient = DEFAULTS.with_limits(age=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
@@ -223,11 +218,10 @@ def test_queues_within_their_age_limit_or_popped_from_are_not_stopped(use: Use) 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_messages_that_became_due_recently_are_not_late(use: Use) -> None:
-    client = filled(use, PENDING)
-    run(
-        client,
+    client = use(PENDING, 5)
+    client.run(
         "UPDATE {table} SET pushed_at = pushed_at - interval '2 days', "
-        "due_time = clock_timestamp() - interval '1 minute'",
+        "due_time = clock_timestamp() - interval '1 minute'"
     )
     history = ConsumptionHistory(waits=False)
     wait = DEFAULTS.with_limits(age=Limits(1800.0, None))
@@ -236,7 +230,7 @@ def test_messages_that_became_due_recently_are_not_late(use: Use) -> None:
 
 
 def test_a_recent_pop_of_a_queue_that_keeps_rows_proves_consumption(use: Use) -> None:
-    client = filled(use, STATUS)
+    client = use(STATUS, 5)
     assert client.pop()
     assert diagnose_queue(client, ConsumptionHistory(waits=False)) == FINE, (
         "something was popped a moment ago"
@@ -249,7 +243,7 @@ def test_a_recent_pop_of_a_queue_that_keeps_rows_proves_consumption(use: Use) ->
 def test_the_doctor_waits_once_for_all_queues_together(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clients = [filled(use, FIFO) for _ in range(6)]
+    clients = [use(FIFO, 5) for _ in range(6)]
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -269,7 +263,7 @@ def test_waiting_checks_of_several_queues_run_concurrently(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each ring has an orphan that cannot be proven while a transaction holds a number."""
-    clients = [filled(use, RING) for _ in range(4)]
+    clients = [use(RING, 5) for _ in range(4)]
     others = [connect(clients[0].url) for _ in clients]
     all_wait = threading.Barrier(len(clients))
     waited = threading.local()
@@ -284,9 +278,9 @@ def test_waiting_checks_of_several_queues_run_concurrently(
     try:
         for client, other in zip(clients, others, strict=True):
             with other.transaction(force_rollback=True):
-                popped_by(other, client)
+                client.popped_by(other)
             other.execute("BEGIN")
-            popped_by(other, client)
+            client.popped_by(other)
         diagnoses = diagnose(
             clients[0].database,
             [client.queue for client in clients],
@@ -299,7 +293,12 @@ def test_waiting_checks_of_several_queues_run_concurrently(
     assert all("may be held by" in "; ".join(diagnosis.unseen) for diagnosis in diagnoses)
 
 
-def stopped(client: Client, history: ConsumptionHistory) -> list[Finding]:
+def faulty_ring(use: Use, **options: str) -> FaultyQueue:
+    client = ring_client(use, **options)
+    return FaultyQueue(client.database, client.queue)
+
+
+def stopped(client: FaultyQueue, history: ConsumptionHistory) -> list[Finding]:
     diagnosis = diagnosed(client, history)
     stopped_findings = [
         finding for finding in diagnosis.findings if finding.code.name.endswith("_stopped")
@@ -310,7 +309,7 @@ def stopped(client: Client, history: ConsumptionHistory) -> list[Finding]:
 
 @pytest.mark.usefixtures("clock_steps")
 def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> None:
-    client = ring_client(use)
+    client = faulty_ring(use)
     history = ConsumptionHistory(waits=False)
     client.push_many(client.payloads(*range(5)))
     assert stopped(client, history) == []
@@ -340,7 +339,7 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_hand: str) -> None:
     """In an open transaction, or on a claim; another subscriber's work does not count."""
-    client = ring_client(use, in_hand=in_hand)
+    client = faulty_ring(use, in_hand=in_hand)
     client.push_many(client.payloads(*range(8)))
     history = ConsumptionHistory(waits=False)
     with client.database.transaction("work") as connection:
@@ -373,18 +372,18 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> date
     return datetime.now(UTC)
 
 
-def queue_with_old_messages(use: Use, variant: Variant) -> Client:
+def queue_with_old_messages(use: Use, variant: Variant) -> FaultyQueue:
     """A queue whose messages have been ready for half an hour."""
-    client = filled(use, variant, 2)
+    client = use(variant, 2)
     for column in ("pushed_at", *(["due_time"] if variant is PENDING else [])):
         ago: LiteralString = "clock_timestamp() - interval '30 minutes'"
-        run(client, "UPDATE {table} SET {column} = " + ago, column=column)
+        client.run("UPDATE {table} SET {column} = " + ago, column=column)
     return client
 
 
-def diagnose_now(client: Client) -> Diagnosis:
+def diagnose_now(client: FaultyQueue) -> Diagnosis:
     consumption = ConsumptionHistory(0.05)
-    return diagnosis(client.database, client.queue, AT_ONCE, consumption=consumption)
+    return client.diagnosis(AT_ONCE, consumption=consumption)
 
 
 def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
@@ -406,27 +405,27 @@ def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
     assert "consumer_stopped" in codes_of(diagnose_now(queue_with_old_messages(use, PENDING)))
 
 
-def failing_consumer(client: Client) -> AbstractContextManager[object]:
+def failing_consumer(client: FaultyQueue) -> AbstractContextManager[object]:
     """Pops, fails and rolls back, again and again."""
 
     def consume() -> Iterator[None]:
         with closing(connect(client.url)) as session:
             while True:
                 with session.transaction(force_rollback=True):
-                    popped_by(session, client)
+                    client.popped_by(session)
                 session.execute("SELECT pg_stat_force_next_flush()")
                 yield
 
     return at_work(consume(), pause_seconds=0.01)
 
 
-def sample_of(client: Client) -> QueueSample:
+def sample_of(client: FaultyQueue) -> QueueSample:
     (sampled,) = take_sample(client.database, only=[client.queue]).queues
     assert sampled.row is not None
     return sampled
 
 
-def pushes_are_counted(client: Client) -> None:
+def pushes_are_counted(client: FaultyQueue) -> None:
     """Wait for it: a session reports what it has done a moment later."""
 
     def counted() -> bool:
@@ -440,7 +439,7 @@ def pushes_are_counted(client: Client) -> None:
 @pytest.mark.parametrize("variant", [NAIVE, FIFO, STACK, PENDING, HEAP], ids=str)
 def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: Variant) -> None:
     """All was clear, and a pop rate was shown that never happened."""
-    client = filled(use, variant)
+    client = use(variant, 5)
     history, window = ConsumptionHistory(waits=False), RateWindow(variant.design.flow, 60.0)
     rates = []
 
@@ -473,7 +472,7 @@ def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
     """Its early samples see deleted rows counted: no sign of a pop while the same one is first, or,
     without an order, while none is known to be committed."""
     monkeypatch.setattr(stopped_consumers, "COUNTERS_LAG_SECONDS", 2.0)
-    client = filled(use, variant)
+    client = use(variant, 5)
     pushes_are_counted(client)
     with failing_consumer(client):
         found = diagnosed(client, ConsumptionHistory(idle_for_seconds=6.0))
@@ -486,20 +485,20 @@ def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
 def test_one_examination_without_an_order_ends_once_a_pop_is_committed(
     use: Use, variant: Variant
 ) -> None:
-    client = filled(use, variant)
+    client = use(variant, 5)
     client.push_many(client.payloads(*range(100, 300)))
     pushes_are_counted(client)
     history = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as session:
         diagnosed(client, history)
-        popped_by(session, client)
+        client.popped_by(session)
         session.execute("SELECT pg_stat_force_next_flush()")
         wait_until(lambda: not diagnosed(client, history).pending, "it is known to be fine")
 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use) -> None:
-    client = filled(use, FIFO)
+    client = use(FIFO, 5)
     client.push_many(client.payloads(*range(100, 300)))
     pushes_are_counted(client)
     history = ConsumptionHistory(waits=False)
@@ -508,8 +507,8 @@ def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use)
             diagnosed(client, history)
         for _ in range(5):
             with head.transaction(force_rollback=True):
-                popped_by(head, client)
-                popped_by(session, client)
+                client.popped_by(head)
+                client.popped_by(session)
             for one in (head, session):
                 one.execute("SELECT pg_stat_force_next_flush()")
 

@@ -18,13 +18,11 @@ from console.doctor.finding import Finding
 from console.errors import TooSlowError
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.scan_query import MessageSource
-from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.installs import catalogued
 from tests.contract.plans import Recorder
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
-from tests.faults.queue_faults import change_code, filled, run, variant
+from tests.faults.harness.queue import FaultyQueue, Use, variant
 from tests.tools.repairs import carry_out
 
 
@@ -37,7 +35,7 @@ PENDING, LAX, RING, NAIVE = map(archiving, ("pending", "fifo", "ring", "naive"))
 CHECKED = [STRICT, PENDING, LAX, RING, NAIVE]
 
 
-def order_findings(client: Client) -> list[Finding]:
+def order_findings(client: FaultyQueue) -> list[Finding]:
     queue = catalogued(client.database, client.queue)
     assert queue is not None
     with check_context(client.database, queue) as context:
@@ -46,7 +44,7 @@ def order_findings(client: Client) -> list[Finding]:
     return findings
 
 
-def evidence_of(client: Client, code: str) -> dict[str, Any]:
+def evidence_of(client: FaultyQueue, code: str) -> dict[str, Any]:
     (finding,) = order_findings(client)
     assert finding.code.name == code
     assert finding.cause
@@ -76,9 +74,9 @@ POP_EARLY: LiteralString = (
 
 
 def test_a_broken_strict_order_is_found(use: Use) -> None:
-    client = filled(use, STRICT, 5)
+    client = use(STRICT, 5)
     assert client.pop()
-    run(client, POP_BY_HAND, 5)
+    client.run(POP_BY_HAND, 5)
     assert order_findings(client) == [], "no other message was popped after it yet"
     assert client.pop()
     evidence = evidence_of(client, "order_broken")
@@ -91,13 +89,11 @@ def test_a_broken_strict_order_is_found(use: Use) -> None:
 
 def test_pops_of_a_strict_queue_with_lax_code_are_found(use: Use) -> None:
     """A pop skips a message that another one holds, which is then rolled back."""
-    client = filled(use, STRICT, 3)
+    client = use(STRICT, 3)
     queue = installed_queue(client.queue.schema, client.queue.name, DESIGNS["fifo"], LAX.options)
-    lax = Client(client.database, queue)
-    change_code(
-        client,
-        ("FOR UPDATE", "FOR UPDATE SKIP LOCKED"),
-        ("PERFORM pg_advisory", "PERFORM 1; -- "),
+    lax = FaultyQueue(client.database, queue)
+    client.change_code(
+        ("FOR UPDATE", "FOR UPDATE SKIP LOCKED"), ("PERFORM pg_advisory", "PERFORM 1; -- ")
     )
     with client.database.transaction("pop") as connection:
         assert pop.pop_many(connection, queue, 1)
@@ -109,11 +105,11 @@ def test_pops_of_a_strict_queue_with_lax_code_are_found(use: Use) -> None:
 
 @pytest.mark.parametrize("due", ["now() + interval '1 hour'", "'infinity'"])
 def test_a_message_popped_before_it_was_due_is_found(use: Use, due: LiteralString) -> None:
-    client = filled(use, PENDING, 3)
-    run(client, "UPDATE {table} SET due_time = " + due + " WHERE id = 2")
+    client = use(PENDING, 3)
+    client.run("UPDATE {table} SET due_time = " + due + " WHERE id = 2")
     assert len(client.drain()) == 2
     assert order_findings(client) == []
-    run(client, POP_EARLY)
+    client.run(POP_EARLY)
     evidence = evidence_of(client, "popped_early")
     assert (evidence["pops"], ids(evidence)) == (3, [2])
 
@@ -123,7 +119,7 @@ def test_a_message_overtaken_by_many_in_a_lax_order_is_a_note(
     use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(order, "FAR", 20)
-    client = filled(use, variant, 40)
+    client = use(variant, 40)
     with client.database.transaction("pop") as connection:
         (held,) = pop.pop_many(connection, client.queue, 1)
         assert len(client.drain()) == 39
@@ -137,7 +133,7 @@ def test_a_message_overtaken_by_many_in_a_lax_order_is_a_note(
     assert (evidence["count"], evidence["farthest"], ids(evidence)) == (1, 39, [int(held.id)])
 
 
-def run_repairs(client: Client) -> None:
+def run_repairs(client: FaultyQueue) -> None:
     with check_context(client.database, client.queue) as context:
         repairs = [finding.repair for finding in ring.CHECKS.run(context)]
     for repair in repairs:
@@ -148,7 +144,7 @@ def run_repairs(client: Client) -> None:
 # -------------------------------------------------------------------------------------- silence
 
 
-def purge_and_restore(client: Client) -> None:
+def purge_and_restore(client: FaultyQueue) -> None:
     """Purge and restore all ready messages, as operators do."""
     with client.database.transaction("look", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
@@ -161,7 +157,7 @@ def purge_and_restore(client: Client) -> None:
 @pytest.mark.parametrize("variant", CHECKED, ids=str)
 def test_healthy_traffic_raises_no_alarm(use: Use, variant: Variant) -> None:
     """Some transactions are rolled back, some are committed late."""
-    client = filled(use, variant, 30)
+    client = use(variant, 30)
     traffic = Traffic(client, consumers=3, per_producer=90, backlog=60, rolled_back=0.1, late=0.2)
     acting = variant is not RING  # a purge of a ring drains it with its own pops
     with traffic.running() as producing:
@@ -171,12 +167,12 @@ def test_healthy_traffic_raises_no_alarm(use: Use, variant: Variant) -> None:
                     purge_and_restore(client)
             assert order_findings(client) == []
     assert order_findings(client) == []
-    (pops,) = run(client, "SELECT count(*) FROM {archive} WHERE reason = 'pop'")
+    (pops,) = client.run("SELECT count(*) FROM {archive} WHERE reason = 'pop'")
     assert pops > 50
 
 
 def test_restored_or_renumbered_messages_do_not_break_the_order(use: Use) -> None:
-    client = filled(use, STRICT, 20)
+    client = use(STRICT, 20)
     assert len(client.pop_many(10)) == 10
     with client.database.transaction("look", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
@@ -185,22 +181,22 @@ def test_restored_or_renumbered_messages_do_not_break_the_order(use: Use) -> Non
     assert execute.execute(client.database, restore, planned).ledger.out == 10
     assert len(client.drain(3)) == 20
     assert order_findings(client) == []
-    run(client, "ALTER TABLE {table} ALTER COLUMN id RESTART WITH 1")
+    client.run("ALTER TABLE {table} ALTER COLUMN id RESTART WITH 1")
     client.push_many(client.payloads(*range(5)))
     assert len(client.drain()) == 5
     assert order_findings(client) == []
 
 
 def test_old_pops_and_those_of_an_earlier_queue_of_that_name_are_ignored(use: Use) -> None:
-    client = filled(use, STRICT, 3)
-    run(client, POP_BY_HAND, 3)
+    client = use(STRICT, 3)
+    client.run(POP_BY_HAND, 3)
     assert len(client.drain()) == 2
     assert evidence_of(client, "order_broken")
     installed: LiteralString = "UPDATE dbq.queue SET installed_at = {} WHERE queue_name = %s"
     for moment, codes in (("clock_timestamp()", 0), ("clock_timestamp() - interval '1 h'", 1)):
-        run(client, installed.replace("{}", moment), client.queue.name)
+        client.run(installed.replace("{}", moment), client.queue.name)
         assert len(order_findings(client)) == codes
-    run(client, "UPDATE {archive} SET done_at = done_at - interval '25 hours'")
+    client.run("UPDATE {archive} SET done_at = done_at - interval '25 hours'")
     assert order_findings(client) == []
 
 
@@ -208,12 +204,11 @@ def test_old_pops_and_those_of_an_earlier_queue_of_that_name_are_ignored(use: Us
 
 
 def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
-    client = filled(use, STRICT, 1)
-    run(
-        client,
+    client = use(STRICT, 1)
+    client.run(
         "INSERT INTO {archive} (id, payload, pushed_at, done_at, state, attempts, reason) "
         "SELECT n, 'x', clock_timestamp(), clock_timestamp(), 'done', 1, 'pop' "
-        "FROM generate_series(1, 30000) AS s (n)",
+        "FROM generate_series(1, 30000) AS s (n)"
     )
     with (
         check_context(client.database, client.queue) as context,

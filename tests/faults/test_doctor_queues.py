@@ -23,13 +23,12 @@ from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS, Limits, Severity
 from console.monitor.sample_queries import limit_transaction
-from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.filled import fill
 from tests.contract.test_every_statement import labels_run, rows_checked
 from tests.contract.traffic import Traffic, at_work
 from tests.contract.variants import Variant
-from tests.faults.queue_faults import (
+from tests.faults.harness.doctor import evidence_of, finding_of, without_notes
+from tests.faults.harness.queue import (
     CLAIM,
     CLAIMING,
     DELETING,
@@ -45,20 +44,9 @@ from tests.faults.queue_faults import (
     SPLIT,
     STACK,
     STRICT,
-    codes_of,
-    diagnosed,
-    diagnosis,
-    drop_constraints,
-    evidence_of,
-    filled,
-    finding_of,
-    popped_by,
-    repaired,
-    run,
-    run_repair,
+    FaultyQueue,
+    Use,
     variant,
-    wait_for_dead_rows,
-    without_notes,
 )
 from tests.servers import READ_CATALOG, connect, login, wait_until
 from tests.tools.repairs import carry_out
@@ -77,12 +65,12 @@ def test_every_code_is_named_once() -> None:
 
 @pytest.mark.parametrize("variant", ALL, ids=str)
 def test_healthy_traffic_raises_no_alarm(use: Use, variant: Variant, long: bool) -> None:
-    client = filled(use, variant, 50)
+    client = use(variant, 50)
     ends_at = time.monotonic() + (600 / len(ALL) if long else 0)
     traffic = Traffic(client, consumers=3, backlog=100, late=0.3, late_seconds=0.1)
     with traffic.running(min_finished=20):
         while True:
-            found = diagnosed(client, consumption=ConsumptionHistory())
+            found = client.diagnosed(consumption=ConsumptionHistory())
             assert [without_note.summary for without_note in without_notes(found)] == []
             assert found.unseen == ()
             if time.monotonic() > ends_at:
@@ -93,81 +81,79 @@ def test_healthy_traffic_raises_no_alarm(use: Use, variant: Variant, long: bool)
 
 
 @contextmanager
-def holding(client: Client) -> Iterator[psycopg.Connection]:
+def holding(client: FaultyQueue) -> Iterator[psycopg.Connection]:
     """A session with a message in an open transaction."""
     with closing(connect(client.url)) as holder:
         holder.execute("SET application_name = 'worker-7'")
         holder.execute("BEGIN")
-        popped_by(holder, client)
+        client.popped_by(holder)
         yield holder
 
 
 @pytest.mark.parametrize("variant", [NAIVE, HEAP, PENDING], ids=str)
 def test_a_session_that_holds_rows_is_named_and_ended(use: Use, variant: Variant) -> None:
-    client = filled(use, variant)
+    client = use(variant, 5)
     with holding(client) as holder:
-        assert "rows_held" not in codes_of(diagnosed(client))
-        wait_until(lambda: "rows_held" in codes_of(diagnosed(client, IMPATIENT)), "it is old")
-        finding = finding_of(diagnosed(client, IMPATIENT), "rows_held")
+        assert "rows_held" not in client.codes()
+        wait_until(lambda: "rows_held" in client.codes(IMPATIENT), "it is old")
+        finding = client.finding("rows_held", IMPATIENT)
         assert finding.evidence["session"] == holder.info.backend_pid
         assert "worker-7" in finding.summary
         assert "sends nothing" in finding.cause
         # Another transaction of the same session is not ended.
         holder.execute("COMMIT")
         holder.execute("BEGIN")
-        popped_by(holder, client)
+        client.popped_by(holder)
         assert finding.repair is not None
         texts = {**finding.repair.texts, "older": "1h"}
         lines = carry_out(replace(finding.repair, texts=texts), client.database)  # type: ignore[type-var]
         assert "skipped" in lines[0]
-        wait_until(lambda: "rows_held" in codes_of(diagnosed(client, IMPATIENT)), "it is old")
-        run_repair(client, finding_of(diagnosed(client, IMPATIENT), "rows_held"), unattended=False)
-    assert "rows_held" not in codes_of(diagnosed(client, IMPATIENT))
+        wait_until(lambda: "rows_held" in client.codes(IMPATIENT), "it is old")
+        client.repair(client.finding("rows_held", IMPATIENT), unattended=False)
+    assert "rows_held" not in client.codes(IMPATIENT)
     assert len(client.drain()) == 4
 
 
 def test_a_starving_message_at_the_bottom_of_a_stack_is_found(use: Use) -> None:
-    client = filled(use, STACK)
-    run(client, "UPDATE {table} SET pushed_at = pushed_at - interval '2 hours' WHERE id = 1")
-    assert "starved" not in codes_of(diagnosed(client)), "nothing was popped"
+    client = use(STACK, 5)
+    client.run("UPDATE {table} SET pushed_at = pushed_at - interval '2 hours' WHERE id = 1")
+    assert "starved" not in client.codes(), "nothing was popped"
     assert client.pop()
     client.push(client.payload(9))
-    assert finding_of(diagnosed(client), "starved").evidence["id"] == "1"
-    run(client, "UPDATE {table} SET pushed_at = clock_timestamp()")
-    assert diagnosed(client).verdict == "all clear"
+    assert client.finding("starved").evidence["id"] == "1"
+    client.run("UPDATE {table} SET pushed_at = clock_timestamp()")
+    assert client.diagnosed().verdict == "all clear"
 
 
 def test_sessions_that_prevent_the_removal_of_dead_rows_are_found(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "DEAD_ROWS", 100)
-    client = filled(use, FIFO, 300)
+    client = use(FIFO, 300)
     with closing(connect(client.url)) as keeper:
         keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         keeper.execute("SELECT pg_current_xact_id()")
         assert len(client.pop_many(250)) == 250
-        wait_for_dead_rows(client, 250)
-        assert not {"dead_head", "xmin_held"} & {*codes_of(diagnosed(client))}, "not for long"
-        finding = finding_of(diagnosed(client, IMPATIENT), "dead_head")
+        client.wait_for_dead_rows(250)
+        assert not {"dead_head", "xmin_held"} & {*client.codes()}, "not for long"
+        finding = client.finding("dead_head", IMPATIENT)
         assert str(keeper.info.backend_pid) in finding.summary
         monkeypatch.setattr(general, "XMIN_NOTE_SECONDS", SOON)
-        finding = finding_of(diagnosed(client), "xmin_held")
+        finding = client.finding("xmin_held")
         assert finding.evidence["session_id"] == keeper.info.backend_pid
         monkeypatch.setattr(general, "XMIN_WARNING_SECONDS", SOON)
-        assert finding_of(diagnosed(client), "xmin_held_long").code.severity is Severity.WARNING
-    wait_until(
-        lambda: "dead_head" not in codes_of(diagnosed(client, IMPATIENT)), "the session has ended"
-    )
+        assert client.finding("xmin_held_long").code.severity is Severity.WARNING
+    wait_until(lambda: "dead_head" not in client.codes(IMPATIENT), "the session has ended")
 
 
 def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(general, "_WAITED_SECONDS", SOON)
-    client = filled(use, NAIVE)
+    client = use(NAIVE, 5)
     with holding(client) as holder, closing(connect(client.url)) as waiter:
-        assert "waits" not in codes_of(diagnosed(client))
+        assert "waits" not in client.codes()
         waiter.pgconn.send_query(f'SELECT id FROM "{client.queue.name}_pop"()'.encode())
-        wait_until(lambda: "waits" in codes_of(diagnosed(client)), "the pop waits")
-        finding = finding_of(diagnosed(client), "waits")
+        wait_until(lambda: "waits" in client.codes(), "the pop waits")
+        finding = client.finding("waits")
         assert finding.evidence["sessions"] == [waiter.info.backend_pid]
         assert "Part of the design" in finding.cause
         holder.execute("ROLLBACK")
@@ -177,16 +163,16 @@ def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reached_limits_are_found(use: Use) -> None:
-    client = filled(use, CLAIM)
+    client = use(CLAIM, 5)
     deep = DEFAULTS.with_limits(depth=Limits(3, 5))
-    assert finding_of(diagnosed(client, deep), "limit_critical").evidence["value"] == 5
+    assert client.finding("limit_critical", deep).evidence["value"] == 5
     (taken,) = client.pop_many(1)
-    assert finding_of(diagnosed(client, deep), "limit_reached").evidence["figure"] == "depth"
+    assert client.finding("limit_reached", deep).evidence["figure"] == "depth"
     assert client.fail(taken, "no")
     any_error = DEFAULTS.with_limits(errors=Limits(1))
-    assert finding_of(diagnosed(client, any_error), "limit_reached").evidence["figure"] == "errors"
+    assert client.finding("limit_reached", any_error).evidence["figure"] == "errors"
     client.drain()
-    assert not without_notes(diagnosed(client, deep))
+    assert not without_notes(client.diagnosed(deep))
 
 
 def test_the_time_until_a_filling_ring_is_full_has_a_range(
@@ -194,16 +180,16 @@ def test_the_time_until_a_filling_ring_is_full_has_a_range(
 ) -> None:
     client = use(variant("ring", size="5000"))
     client.push_many(client.payloads(*range(3000)))
-    assert not without_notes(diagnosed(client, patience_seconds=0.5)), "it does not fill"
+    assert not without_notes(client.diagnosed(patience_seconds=0.5)), "it does not fill"
     pushes: Callable[[], object] = lambda: client.push_many(client.payloads(1, 2, 3))  # noqa: E731
     with at_work(iter(pushes, object()), pause_seconds=0.02):
         for _ in range(10):  # until it is seen to fill
-            diagnosis = diagnosed(client, patience_seconds=0.8)
+            diagnosis = client.diagnosed(patience_seconds=0.8)
             if any(finding.code.name == "full_soon" for finding in diagnosis.findings):
                 break
         evidence = evidence_of(finding_of(diagnosis, "full_soon"))
         monkeypatch.setattr(general, "FULL_CRITICAL_SECONDS", 0.0)
-        assert finding_of(diagnosed(client, patience_seconds=0.8), "full_within_hour").evidence
+        assert client.finding("full_within_hour", patience_seconds=0.8).evidence
     soonest, middle, latest = (
         evidence[f"full_in_{which}"] for which in ("soonest_seconds", "seconds", "latest_seconds")
     )
@@ -211,48 +197,47 @@ def test_the_time_until_a_filling_ring_is_full_has_a_range(
 
 
 def test_a_burst_of_errors_is_reported_with_its_first_message(use: Use) -> None:
-    client = filled(use, IN_HAND, 12)
+    client = use(IN_HAND, 12)
     long = "no answer, try 0\n" + "Traceback " * 15
     for number, message in enumerate(client.pop_many(12)):
         assert client.fail(message, long if number == 0 else f"no answer, try {number}")
-    finding = finding_of(diagnosed(client, MANY_ERRORS), "error_burst")
+    finding = client.finding("error_burst", MANY_ERRORS)
     assert finding.evidence["recent"] == 12
     assert "no answer, try 0" in finding.summary
     assert len(finding.summary) <= 100
     assert finding.evidence["first_error"] == long
     # Masks are applied before texts are cut off, so that no part of a masked text is left.
     masks = [re.compile("try 0\nTrace(back)+")]
-    masked = diagnosis(client.database, client.queue, MANY_ERRORS, masks=masks)
+    masked = client.diagnosis(MANY_ERRORS, masks=masks)
     hidden = finding_of(masked, "error_burst")
     assert "no answer, ***" in hidden.summary
     assert str(hidden.evidence["first_error"]).startswith("no answer, ***")
     # A constant rate of errors is not a burst.
     client.push_many(client.payloads(*range(200)))
     assert all(client.fail(message, "as ever") for message in client.pop_many(200))
-    run(
-        client,
+    client.run(
         "UPDATE {table} AS m SET done_at = clock_timestamp() - n.number * interval '100 seconds' "
-        "FROM (SELECT id, row_number() OVER () AS number FROM {table}) AS n WHERE m.id = n.id",
+        "FROM (SELECT id, row_number() OVER () AS number FROM {table}) AS n WHERE m.id = n.id"
     )
-    assert not without_notes(diagnosed(client, MANY_ERRORS))
+    assert not without_notes(client.diagnosed(MANY_ERRORS))
 
 
 def test_a_lagging_archive_is_found_and_repaired(use: Use) -> None:
-    client = filled(use, SPLIT)
+    client = use(SPLIT, 5)
     assert all(client.complete(message) for message in client.drain())
-    assert diagnosed(client).verdict == "all clear"
-    run(client, "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE id < 4")
-    assert diagnosed(client).healthy
-    assert repaired(client, "archive_lags").evidence["count"] == 3
+    assert client.diagnosed().verdict == "all clear"
+    client.run("UPDATE {table} SET done_at = done_at - interval '2 days' WHERE id < 4")
+    assert client.diagnosed().healthy
+    assert client.repaired("archive_lags").evidence["count"] == 3
 
 
 # --------------------------------------------------------------------------------------- unseen
 
 
 def test_unchecked_parts_are_reported_and_never_all_clear(use: Use) -> None:
-    client = filled(use, SPLIT)
+    client = use(SPLIT, 5)
     with login(client.url, *READ_CATALOG) as url, closing(open_database(url)) as blind:
-        diagnosis = diagnosed(Client(blind, client.queue))
+        diagnosis = FaultyQueue(blind, client.queue).diagnosed()
     assert diagnosis.verdict == "unknown"
     assert not diagnosis.healthy
     lines = "\n".join(diagnosis.unseen)
@@ -273,13 +258,13 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
         for variant in (*CLAIMING, STACK, KEEPING):
             client = use(variant)
             fill(client)
-            diagnosed(client, at_once)
-        client = filled(use, SPLIT)
-        run(client, "DELETE FROM {data} WHERE id = 1")
-        run_repair(client, finding_of(diagnosed(client), "payload_missing"))
-        drop_constraints(client, client.queue.table, "p")
-        run(client, "INSERT INTO {table} SELECT * FROM {table} WHERE id = 2")
-        assert finding_of(diagnosed(client), "key_missing").repair is None
+            client.diagnosed(at_once)
+        client = use(SPLIT, 5)
+        client.run("DELETE FROM {data} WHERE id = 1")
+        client.repair(client.finding("payload_missing"))
+        client.drop_constraints(client.queue.table, "p")
+        client.run("INSERT INTO {table} SELECT * FROM {table} WHERE id = 2")
+        assert client.finding("key_missing").repair is None
     assert labels >= {"common.claimed", "common.contradictions"}
     product = client.database.product
     expected = {
@@ -294,7 +279,7 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
 @pytest.mark.parametrize("variant", [*CLAIMING, STACK, KEEPING], ids=str)
 def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, variant: Variant) -> None:
     """Even if the planner has no statistics of the queue."""
-    client = filled(use, variant, 200)
+    client = use(variant, 200)
     product, queue = client.database.product, client.queue
     bound = {
         "stuck_after": 300.0,

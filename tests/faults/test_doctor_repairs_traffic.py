@@ -21,31 +21,11 @@ from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from tests.cli.calls import Answer, Console
-from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.installs import catalogued
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
-from tests.faults.queue_faults import (
-    CLAIM,
-    FIFO,
-    HEAP,
-    IN_HAND,
-    MANY_ERRORS,
-    NAIVE,
-    PENDING,
-    RING,
-    SPLIT,
-    STACK,
-    STATUS,
-    STRICT,
-    TWO_STEP,
-    codes_of,
-    diagnosed,
-    run_repair,
-    without_notes,
-)
-from tests.faults.traffic_faults import (
+from tests.faults.harness.doctor import codes_of, without_notes
+from tests.faults.harness.faults import (
     Fault,
     Make,
     anonymous,
@@ -67,6 +47,23 @@ from tests.faults.traffic_faults import (
     pooled,
     prepared,
 )
+from tests.faults.harness.queue import (
+    CLAIM,
+    FIFO,
+    HEAP,
+    IN_HAND,
+    MANY_ERRORS,
+    NAIVE,
+    PENDING,
+    RING,
+    SPLIT,
+    STACK,
+    STATUS,
+    STRICT,
+    TWO_STEP,
+    FaultyQueue,
+    Use,
+)
 from tests.servers import wait_until
 
 BACKLOG = 40
@@ -76,7 +73,7 @@ PROGRESS = 20
 SHORT_TERM = replace(DEFAULTS, stuck_after_seconds=0.5)
 
 
-def traffic_of(client: Client, seed: int = 0) -> Traffic:
+def traffic_of(client: FaultyQueue, seed: int = 0) -> Traffic:
     """Traffic that continues during a fault."""
     return Traffic(client, seed, backlog=BACKLOG - 5, tolerated=(ConsoleError,))
 
@@ -140,10 +137,10 @@ LONG_CASES = [
 """With --long only."""
 
 
-def diagnose_now(client: Client, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
+def diagnose_now(client: FaultyQueue, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
     """A diagnosis of the queue as it is in the catalog now."""
     queue = catalogued(client.database, client.queue)
-    return diagnosed(client, thresholds, queue, patience_seconds=0.5)
+    return client.diagnosed(thresholds, queue, patience_seconds=0.5)
 
 
 def findings_of(diagnosis: Diagnosis, code: str, fault: Fault) -> list[Finding]:
@@ -156,7 +153,7 @@ def findings_of(diagnosis: Diagnosis, code: str, fault: Fault) -> list[Finding]:
     ]
 
 
-def fix(client: Client, case: Case, fault: Fault) -> None:
+def fix(client: FaultyQueue, case: Case, fault: Fault) -> None:
     """Repair as `doctor --fix` does; a repair that needs a choice is run alone."""
     diagnoses: list[Diagnosis] = []
 
@@ -170,10 +167,10 @@ def fix(client: Client, case: Case, fault: Fault) -> None:
     unattended = finding.repair.unattended
     for one in diagnoses[-1].findings if unattended else [finding]:
         if one is finding or (one.repair is not None and one.repair.unattended):
-            run_repair(client, one)
+            client.repair(one)
 
 
-def assert_audited(client: Client, verb: str) -> None:
+def assert_audited(client: FaultyQueue, verb: str) -> None:
     """The audit has the action, with a good outcome."""
     with client.database.transaction("read the audit", read_only=True) as connection:
         wanted = audit.EntryFilter(queue=client.queue.name, verb=verb)
@@ -182,12 +179,12 @@ def assert_audited(client: Client, verb: str) -> None:
     assert {entry.outcome for entry in entries} == {audit.Outcome.DONE}
 
 
-def wait_until_all_clear(client: Client, thresholds: Thresholds = DEFAULTS) -> None:
+def wait_until_all_clear(client: FaultyQueue, thresholds: Thresholds = DEFAULTS) -> None:
     """Wait until consumers have processed what the fault left behind."""
     wait_until(lambda: not without_notes(diagnose_now(client, thresholds)), "all is well again")
 
 
-def check_repair(client: Client, case: Case, seed: int = 0) -> None:
+def check_repair(client: FaultyQueue, case: Case, seed: int = 0) -> None:
     traffic = traffic_of(client, seed)
     with traffic.running(min_finished=PROGRESS):
         at_work = traffic.pop_one()
@@ -249,7 +246,7 @@ def test_dead_rows_at_the_head_are_removed(use: Use, monkeypatch: pytest.MonkeyP
         assert found() == []
         with dead_rows(client, 1_500):
             (finding,) = found()
-            run_repair(client, finding)
+            client.repair(finding)
         assert found() == []
     assert_audited(client, "maintain")
     traffic.settle()

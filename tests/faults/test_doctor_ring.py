@@ -15,15 +15,8 @@ from console.doctor.watcher import Doctor
 from console.errors import BusyError, ConnectionFailedError, RefusedError
 from console.features.demo.embedded import EmbeddedServer
 from console.monitor.sampler import Sampler
-from tests.faults.doctor_tools import (
-    diagnose_ring,
-    fill,
-    findings_by_code,
-    numbers,
-    repair_all,
-    repair_finding,
-)
-from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
+from tests.faults.harness.doctor import numbers
+from tests.faults.harness.ring import Make, Ring, page_of_holes, wait_for_server
 from tests.servers import kill_session, restart_as_standby
 from tests.tools.repairs import carry_out, plan_repair
 
@@ -43,8 +36,7 @@ def short_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
 def lost_by_sequences(ring: Ring) -> tuple[list[int], list[int]]:
     """Orphans and holes of a ring without parked numbers: live below next_pop; the end's gap."""
     now = ring.measure()
-    with ring.connect() as connection:
-        live = [number for _, number, _, _ in ring.live(connection)]
+    live = [number for _, number, _, _ in ring.live()]
     orphans = [number for number in live if number < now.next_pop]
     return orphans, list(range(max(live) + 1, now.next_push))
 
@@ -54,15 +46,14 @@ def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
 ) -> None:
     """1,000 pushes, 507 pops, kill -9: each number is named, with the crash as its cause."""
     ring = make(size=2000)
-    with ring.connect() as connection:
-        left = fill(ring, connection, 1000, 507)
-    assert findings_by_code(ring) == {}
+    left = ring.fill(1000, popped=507)
+    assert ring.findings() == {}
     own_server.kill()
     own_server.restart()
     orphans, holes = lost_by_sequences(ring)
     assert orphans
     assert holes
-    found = findings_by_code(ring)
+    found = ring.findings()
     assert list(found) == ["orphan", "hole"]
     assert numbers(found["orphan"]) == orphans
     assert numbers(found["hole"]) == holes
@@ -74,13 +65,12 @@ def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
     assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
         *("free", "orphan", "ready", "hole", "free")
     ]
-    assert repair_all(ring) == [f"park {len(orphans)} orphans", f"make {len(holes)} holes void"]
-    assert findings_by_code(ring) == {}
-    with ring.connect() as connection:
-        popped = [ring.pop(connection) for _ in range(len(left))]
-        assert [message and message.payload for message in popped] == left
-        assert ring.pop(connection) is None
-    assert findings_by_code(ring) == {}
+    assert ring.repair_all() == [f"park {len(orphans)} orphans", f"make {len(holes)} holes void"]
+    assert ring.findings() == {}
+    popped = [ring.pop() for _ in range(len(left))]
+    assert [message and message.payload for message in popped] == left
+    assert ring.pop() is None
+    assert ring.findings() == {}
     with ring.database.transaction("look") as session:
         acted = entries(session, EntryFilter(queue=ring.queue.name, verb="repair"))
     assert [(entry.done, entry.outcome) for entry in acted] == [
@@ -95,9 +85,8 @@ def test_samples_around_a_crash_show_what_the_sequences_skipped(
     """The numbers and times of the last sample before kill -9 and of the first one after it."""
     ring = make(size=2000)
     sampler, watching = Sampler(ring.database), Doctor(ring.database)
-    with ring.connect() as connection:
-        fill(ring, connection, 100, 51)
-        before, now = sampler.sample(), ring.measure()
+    ring.fill(100, popped=51)
+    before, now = sampler.sample(), ring.measure()
     own_server.kill()
     assert isinstance(sampler.sample().error, ConnectionFailedError)
     own_server.restart()
@@ -155,13 +144,13 @@ def test_a_message_that_pops_leave_behind_is_found(
     """Its parked number waits for its turn among holes; without holes the next pop takes it."""
     ring = make(size=2000)
     with ring.connect() as connection:
-        number = page_of_holes(ring, connection)
-        assert list(findings_by_code(ring)) == ["hole"], "without pops it is just ready"
+        number = page_of_holes(ring)
+        assert list(ring.findings()) == ["hole"], "without pops it is just ready"
 
         update = f"SET time = '{at}' WHERE message_id = {number}"
         connection.execute(f'UPDATE "{ring.queue.name}" {update}')
-        while_waiting.append(lambda: ring.pop(connection))
-        found = findings_by_code(ring)
+        while_waiting.append(lambda: ring.pop(on=connection))
+        found = ring.findings()
         assert list(found) == ["parked_stranded", "hole"]
         evidence = found["parked_stranded"].evidence
         assert old in found["parked_stranded"].summary
@@ -171,12 +160,12 @@ def test_a_message_that_pops_leave_behind_is_found(
         connection.execute(f'UPDATE "{ring.queue.name}" SET time = now()')
 
         connection.execute("BEGIN")
-        while_waiting.append(lambda: ring.pop_many(connection, 1))
-        assert list(findings_by_code(ring)) == ["hole"], "the pop that runs now holds it"
+        while_waiting.append(lambda: ring.pop_many(1, on=connection))
+        assert list(ring.findings()) == ["hole"], "the pop that runs now holds it"
         connection.execute("ROLLBACK")
 
-        repair_finding(ring, found["parked_stranded"])
-        taken = ring.pop(connection)
+        ring.repair_until_clear(found["parked_stranded"])
+        taken = ring.pop(on=connection)
         assert taken is not None
         assert taken.id == number
 
@@ -186,22 +175,21 @@ def test_numbers_lost_by_a_killed_backend_are_found_and_repaired(
 ) -> None:
     """kill -9 of a backend makes the server recover, without a new start time."""
     ring = make(size=500)
-    with ring.connect() as connection:
-        left = fill(ring, connection, 300, 100)
+    left = ring.fill(300, popped=100)
     with suppress(psycopg.OperationalError), ring.connect() as victim:
         victim.execute("BEGIN")
-        assert ring.pop(victim)
+        assert ring.pop(on=victim)
         assert kill_session(ring.url, victim.info.backend_pid)
     wait_for_server(ring.url)
     orphans, holes = lost_by_sequences(ring)
-    found = findings_by_code(ring)
+    found = ring.findings()
     assert numbers(found["orphan"]) == orphans
     assert numbers(found["hole"]) == holes
     assert 101 in orphans
     assert "the server crashed" in found["orphan"].cause
-    repair_all(ring)
+    ring.repair_all()
     assert ring.texts() == left
-    assert findings_by_code(ring) == {}
+    assert ring.findings() == {}
 
 
 def test_losses_of_a_failover_are_found_and_a_standby_is_not_checked(
@@ -209,72 +197,70 @@ def test_losses_of_a_failover_are_found_and_a_standby_is_not_checked(
 ) -> None:
     """A standby's sequences are up to 32 numbers ahead, and stay so when it is promoted."""
     ring = make()
-    with ring.connect() as connection:
-        left = fill(ring, connection, 40, 10)
+    left = ring.fill(40, popped=10)
     own_server.kill()
     restart_as_standby(own_server)
-    findings, unseen = diagnose_ring(ring)
+    findings, unseen = ring.examine()
     assert (findings, len(unseen)) == ([], 1)
     with pytest.raises(RefusedError, match="standby"):
         read_slot_map(ring.database, ring.queue)
     with ring.connect() as connection:
         connection.execute("SELECT pg_promote()")
     orphans, holes = lost_by_sequences(ring)
-    promoted = findings_by_code(ring)
+    promoted = ring.findings()
     assert numbers(promoted["orphan"]) == orphans
     assert numbers(promoted["hole"]) == holes
     assert "the server is on timeline 2" in promoted["orphan"].cause
-    repair_all(ring)
+    ring.repair_all()
     assert ring.texts() == left
-    assert findings_by_code(ring) == {}
+    assert ring.findings() == {}
 
 
 def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) -> None:
     """A rolled back pop; a rolled back push, before and after a pop has drawn its number."""
     ring = make()
-    with ring.connect() as connection:
-        left = fill(ring, connection, 20, 5)
-        with ring.connect() as caller:
-            caller.execute("BEGIN")
-            assert ring.pop(caller)
-            assert ring.push(caller, "never") == 21
-            caller.execute("ROLLBACK")
-            # If an earlier test crashed the server, this is the only rollback since.
-            caller.execute("SELECT pg_stat_force_next_flush()")
-        assert ring.push(connection, "message 21") == 22
-        assert ring.pop(connection).payload == left[1]  # type: ignore[union-attr]
-        found = findings_by_code(ring)
-        assert list(found) == ["orphan", "hole"]
-        assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
-        assert found["hole"].evidence["not_drawn_yet"] == 1
-        assert "rolled back" in found["orphan"].cause
-        assert "crash" not in found["orphan"].cause + found["hole"].cause
-        # Pops reach the hole and park it; the message after it is popped nevertheless.
-        popped = [message.payload for message in ring.pop_many(connection, 30)]
-        assert popped == [*left[2:], "message 21"]
-        found = findings_by_code(ring)
-        assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
-        assert found["hole"].evidence["parked"] == 1
-        assert repair_all(ring) == ["park 1 orphan", "drop 1 parked hole"]
-        assert ring.pop(connection).payload == left[0]  # type: ignore[union-attr]
-        assert findings_by_code(ring) == {}
-        assert ring.parked(connection) == set()
+    left = ring.fill(20, popped=5)
+    with ring.connect() as caller:
+        caller.execute("BEGIN")
+        assert ring.pop(on=caller)
+        assert ring.push("never", on=caller) == 21
+        caller.execute("ROLLBACK")
+        # If an earlier test crashed the server, this is the only rollback since.
+        caller.execute("SELECT pg_stat_force_next_flush()")
+    assert ring.push("message 21") == 22
+    assert ring.pop().payload == left[1]  # type: ignore[union-attr]
+    found = ring.findings()
+    assert list(found) == ["orphan", "hole"]
+    assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
+    assert found["hole"].evidence["not_drawn_yet"] == 1
+    assert "rolled back" in found["orphan"].cause
+    assert "crash" not in found["orphan"].cause + found["hole"].cause
+    # Pops reach the hole and park it; the message after it is popped nevertheless.
+    popped = [message.payload for message in ring.pop_many(30)]
+    assert popped == [*left[2:], "message 21"]
+    found = ring.findings()
+    assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
+    assert found["hole"].evidence["parked"] == 1
+    assert ring.repair_all() == ["park 1 orphan", "drop 1 parked hole"]
+    assert ring.pop().payload == left[0]  # type: ignore[union-attr]
+    assert ring.findings() == {}
+    assert ring.parked() == set()
 
 
 def test_numbers_of_open_transactions_are_not_lost_and_their_sessions_are_named(make: Make) -> None:
     """Nor does a repair change them, not even one planned before the transaction started."""
     ring = make()
     with ring.connect() as connection, ring.connect() as holder:
-        fill(ring, connection, 20, 5)
+        ring.fill(20, popped=5)
         connection.execute("BEGIN")
-        assert ring.pop(connection)
+        assert ring.pop(on=connection)
         connection.execute("ROLLBACK")
-        (orphan,) = findings_by_code(ring).values()
+        (orphan,) = ring.findings().values()
         holder.execute("BEGIN")
-        assert ring.pop(holder)
-        assert ring.push(holder, "message 21")
-        assert ring.push(connection, "message 22")
-        findings, unseen = diagnose_ring(ring, patience_seconds=0.1)
+        assert ring.pop(on=holder)
+        assert ring.push("message 21", on=holder)
+        assert ring.push("message 22", on=connection)
+        findings, unseen = ring.examine(patience_seconds=0.1)
         assert findings == []
         assert len(unseen) == 2
         assert all(f"pid {holder.info.backend_pid} " in line for line in unseen)
@@ -286,65 +272,62 @@ def test_numbers_of_open_transactions_are_not_lost_and_their_sessions_are_named(
         assert orphan.repair is not None
         with pytest.raises(BusyError, match=f"pid {holder.info.backend_pid} "):
             carry_out(orphan.repair, ring.database)
-        assert ring.parked(connection) == set()
+        assert ring.parked() == set()
         # The doctor waits for a transaction that ends soon.
         later = threading.Timer(0.3, holder.execute, ["COMMIT"])
         later.start()
-        findings, unseen = diagnose_ring(ring)
+        findings, unseen = ring.examine()
         later.join()
         assert (len(findings), unseen) == (1, [])
         assert numbers(findings[0]) == [6]
-        repair_all(ring)
-        assert findings_by_code(ring) == {}
+        ring.repair_all()
+        assert ring.findings() == {}
         assert len(ring.texts()) == 16
 
 
 def test_consumed_pop_numbers_are_parked_before_messages_get_them(make: Make) -> None:
     ring = make()
-    with ring.connect() as connection:
-        fill(ring, connection, 20, 20)
-        ring.consume_numbers(connection, "pop", 7)
-        found = findings_by_code(ring)
-        assert list(found) == ["spent"]
-        assert numbers(found["spent"]) == list(range(21, 28))
-        assert repair_all(ring) == ["park 7 consumed pop numbers"]
-        assert findings_by_code(ring) == {}  # parked ahead of the pushes, like waiting pops
-        sent = [f"later {number}" for number in range(10)]
-        ring.push_many(connection, sent)
-        assert ring.texts() == sent
-        assert findings_by_code(ring) == {}
+    ring.fill(20, popped=20)
+    ring.consume_numbers("pop", 7)
+    found = ring.findings()
+    assert list(found) == ["spent"]
+    assert numbers(found["spent"]) == list(range(21, 28))
+    assert ring.repair_all() == ["park 7 consumed pop numbers"]
+    assert ring.findings() == {}  # parked ahead of the pushes, like waiting pops
+    sent = [f"later {number}" for number in range(10)]
+    ring.push_many(sent)
+    assert ring.texts() == sent
+    assert ring.findings() == {}
 
 
 def test_more_consumed_pop_numbers_than_slots_require_a_relay(make: Make) -> None:
     """It is the first finding, before the ring's others."""
     ring = make(size=10)
-    with ring.connect() as connection:
-        fill(ring, connection, 5, 3)
-        ring.consume_numbers(connection, "pop", 20)
-        found = findings_by_code(ring)
-        assert list(found)[:2] == ["spent_beyond_ring", "orphan"]
-        first = found["spent_beyond_ring"]
-        assert first.repair is not None
-        assert not first.repair.unattended
-        assert plan_repair(first.repair, ring.database).requires_name
-        assert first.repair.command == f"dbq-console relay '{ring.queue.name}'"
-        repair_finding(ring, first)
-        assert ring.texts() == ["message 4", "message 5"]
+    ring.fill(5, popped=3)
+    ring.consume_numbers("pop", 20)
+    found = ring.findings()
+    assert list(found)[:2] == ["spent_beyond_ring", "orphan"]
+    first = found["spent_beyond_ring"]
+    assert first.repair is not None
+    assert not first.repair.unattended
+    assert plan_repair(first.repair, ring.database).requires_name
+    assert first.repair.command == f"dbq-console relay '{ring.queue.name}'"
+    ring.repair_until_clear(first)
+    assert ring.texts() == ["message 4", "message 5"]
 
 
 def test_pops_ahead_by_more_than_the_ring_size_require_a_relay(make: Make) -> None:
     """Even if all their numbers are parked: only a moved sequence gets that far ahead."""
     ring = make(size=5)
-    with ring.connect() as connection:
-        for _ in range(3):
-            assert findings_by_code(ring) == {}
-            ring.consume_numbers(connection, "pop", 2)
-            assert repair_all(ring) == ["park 2 consumed pop numbers"]
-        found = findings_by_code(ring)
-        assert list(found) == ["pop_ahead"]
-        repair_finding(ring, found["pop_ahead"])
-        sent = ring.fill(5)
-        assert ring.texts() == sent
+    for _ in range(3):
+        assert ring.findings() == {}
+        ring.consume_numbers("pop", 2)
+        assert ring.repair_all() == ["park 2 consumed pop numbers"]
+    found = ring.findings()
+    assert list(found) == ["pop_ahead"]
+    ring.repair_until_clear(found["pop_ahead"])
+    sent = ring.fill(5)
+    assert ring.texts() == sent
 
 
 @pytest.mark.usefixtures("short_standstill")
@@ -352,55 +335,53 @@ def test_a_ring_with_more_skipped_push_numbers_than_slots_is_lapped(make: Make) 
     """It is full of holes: void numbers let pops continue, a relay makes room at once."""
     for relay in (False, True):
         ring = make(size=10)
-        with ring.connect() as connection:
-            fill(ring, connection, 5, 3)
-            ring.consume_numbers(connection, "push", 12)
-            assert ring.push(connection, "no room") is None
-            found = findings_by_code(ring)
-            assert set(found) == {"full", "lapped", "hole"}
-            assert numbers(found["hole"]) == list(range(6, 18))
-            if relay:
-                repair_finding(ring, found["lapped"])
-            else:
-                assert repair_all(ring) == ["make 12 holes void"]
-                assert set(findings_by_code(ring)) == {"full"}
-            assert ring.texts() == ["message 4", "message 5"]
-            assert findings_by_code(ring) == {}
-            assert ring.push(connection, "room")
+        ring.fill(5, popped=3)
+        ring.consume_numbers("push", 12)
+        assert ring.push("no room") is None
+        found = ring.findings()
+        assert set(found) == {"full", "lapped", "hole"}
+        assert numbers(found["hole"]) == list(range(6, 18))
+        if relay:
+            ring.repair_until_clear(found["lapped"])
+        else:
+            assert ring.repair_all() == ["make 12 holes void"]
+            assert set(ring.findings()) == {"full"}
+        assert ring.texts() == ["message 4", "message 5"]
+        assert ring.findings() == {}
+        assert ring.push("room")
 
 
 def test_many_or_old_holes_are_more_than_a_note(make: Make) -> None:
     ring = make(size=10)
-    with ring.connect() as connection:
-        for _ in range(2):
-            ring.consume_numbers(connection, "push", 8)
-            assert ring.pop(connection) is None
-        found = findings_by_code(ring)
-        assert list(found) == ["holes_pile_up"]
-        assert numbers(found["holes_pile_up"]) == list(range(1, 17))
-        connection.execute(ring.sql("DELETE FROM {parked} WHERE number > 1"))
-        assert list(findings_by_code(ring)) == ["hole"]
-        connection.execute(ring.sql("UPDATE {parked} SET parked_at = now() - interval '61 min'"))
-        found = findings_by_code(ring)
-        assert list(found) == ["holes_pile_up"]
-        assert "1 h 01 min" in found["holes_pile_up"].summary
-        assert repair_all(ring) == ["drop 1 parked hole"]
-        assert findings_by_code(ring) == {}
-        assert ring.parked(connection) == set()
+    for _ in range(2):
+        ring.consume_numbers("push", 8)
+        assert ring.pop() is None
+    found = ring.findings()
+    assert list(found) == ["holes_pile_up"]
+    assert numbers(found["holes_pile_up"]) == list(range(1, 17))
+    ring.execute("DELETE FROM {parked} WHERE number > 1")
+    assert list(ring.findings()) == ["hole"]
+    ring.execute("UPDATE {parked} SET parked_at = now() - interval '61 min'")
+    found = ring.findings()
+    assert list(found) == ["holes_pile_up"]
+    assert "1 h 01 min" in found["holes_pile_up"].summary
+    assert ring.repair_all() == ["drop 1 parked hole"]
+    assert ring.findings() == {}
+    assert ring.parked() == set()
 
 
 def test_a_void_number_whose_pop_was_rolled_back_is_a_note(make: Make) -> None:
     ring = make()
     with ring.connect() as connection:
-        fill(ring, connection, 5, 5)
-        ring.consume_numbers(connection, "push")
-        assert repair_all(ring) == ["make 1 hole void"]
+        ring.fill(5, popped=5)
+        ring.consume_numbers("push")
+        assert ring.repair_all() == ["make 1 hole void"]
         connection.execute("BEGIN")
-        assert ring.pop(connection) is None
+        assert ring.pop(on=connection) is None
         connection.execute("ROLLBACK")
-        found = findings_by_code(ring)
+        found = ring.findings()
         assert list(found) == ["stale_void"]
         assert numbers(found["stale_void"]) == [6]
-        assert repair_all(ring) == ["drop 1 void number"]
-        assert findings_by_code(ring) == {}
-        assert ring.parked(connection) == set()
+        assert ring.repair_all() == ["drop 1 void number"]
+        assert ring.findings() == {}
+        assert ring.parked() == set()

@@ -24,17 +24,10 @@ from console.engines import open_database
 from console.sql import templates
 from tests.contract.test_every_statement import labels_run, rows_checked
 from tests.contract.traffic import at_work
-from tests.faults.doctor_tools import (
-    diagnose_ring,
-    fill,
-    findings_by_code,
-    numbers,
-    repair_all,
-    repair_finding,
-)
-from tests.faults.modelled_ring import lost_numbers
-from tests.faults.ring_model import Live, Store
-from tests.faults.ring_tools import Make, Ring
+from tests.faults.harness.doctor import numbers
+from tests.faults.harness.model import Live, Store
+from tests.faults.harness.modelled import lost_numbers
+from tests.faults.harness.ring import Make, Ring
 from tests.servers import connect, fresh_database
 
 
@@ -46,19 +39,18 @@ def make(make: Make) -> Make:
 
 def test_deleted_slots_are_counted_and_added_again_empty(make: Make) -> None:
     ring = make(size=20)
-    with ring.connect() as connection:
-        left = fill(ring, connection, 12, 4)
-        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot IN (7, 8, 15, 19)"))
-        found = findings_by_code(ring)
-        assert found["slot_count"].evidence["missing"] == [[7, 8], [15, 15], [19, 19]]
-        assert numbers(found["hole"]) == [7, 8]  # their messages are lost
-        assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
-            *("free", "ready", "missing", "ready", "free", "missing", "free", "missing")
-        ]
-        assert repair_all(ring) == ["added 4 empty slots", "make 2 holes void"]
-        assert findings_by_code(ring) == {}
-        for number in range(12):
-            assert ring.push(connection, f"new {number}")
+    left = ring.fill(12, popped=4)
+    ring.execute("DELETE FROM {ring} WHERE slot IN (7, 8, 15, 19)")
+    found = ring.findings()
+    assert found["slot_count"].evidence["missing"] == [[7, 8], [15, 15], [19, 19]]
+    assert numbers(found["hole"]) == [7, 8]  # their messages are lost
+    assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
+        *("free", "ready", "missing", "ready", "free", "missing", "free", "missing")
+    ]
+    assert ring.repair_all() == ["added 4 empty slots", "make 2 holes void"]
+    assert ring.findings() == {}
+    for number in range(12):
+        assert ring.push(f"new {number}")
     kept = [text for text in left if text not in {"message 7", "message 8"}]
     assert ring.texts() == [*kept, *(f"new {number}" for number in range(12))]
 
@@ -66,91 +58,86 @@ def test_deleted_slots_are_counted_and_added_again_empty(make: Make) -> None:
 def test_slots_outside_the_ring_do_not_hide_missing_slots(make: Make) -> None:
     """Nor do those between them and the ring count as missing; a payload in one is kept."""
     ring = make(size=20)
-    with ring.connect() as connection:
-        left = fill(ring, connection, 12, 4)
-        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot IN (0, 14, 15, 19)"))
-        connection.execute(
-            ring.sql(
-                "INSERT INTO {ring} VALUES (-3, NULL, NULL, now(), NULL, 0),"
-                " (24, NULL, NULL, now(), NULL, 0), (27, 13, 13, now(), 'message 13', 1)"
-            )
-        )
-        found = findings_by_code(ring)
-        slots = found["slot_count"]
-        assert slots.summary == "16 slots of 20, and 3 outside the ring"
-        assert slots.evidence["missing"] == [[0, 0], [14, 15], [19, 19]]
-        missing = [
-            (r.first_slot, r.last_slot, r.count)
-            for r in read_slot_map(ring.database, ring.queue).ranges
-            if r.state == "missing"
-        ]
-        assert missing == [(0, 0, 1), (14, 15, 2), (19, 19, 1)]
-        repair_finding(ring, slots)
+    left = ring.fill(12, popped=4)
+    ring.execute("DELETE FROM {ring} WHERE slot IN (0, 14, 15, 19)")
+    ring.execute(
+        "INSERT INTO {ring} VALUES (-3, NULL, NULL, now(), NULL, 0),"
+        " (24, NULL, NULL, now(), NULL, 0), (27, 13, 13, now(), 'message 13', 1)"
+    )
+    found = ring.findings()
+    slots = found["slot_count"]
+    assert slots.summary == "16 slots of 20, and 3 outside the ring"
+    assert slots.evidence["missing"] == [[0, 0], [14, 15], [19, 19]]
+    missing = [
+        (r.first_slot, r.last_slot, r.count)
+        for r in read_slot_map(ring.database, ring.queue).ranges
+        if r.state == "missing"
+    ]
+    assert missing == [(0, 0, 1), (14, 15, 2), (19, 19, 1)]
+    ring.repair_until_clear(slots)
     assert sorted(ring.texts()) == sorted([*left, "message 13"])
 
 
 def test_contradictory_slots_are_repaired(make: Make) -> None:
     """Every payload is kept; a message that its number cannot reach gets a new number."""
     ring = make(size=20)
-    with ring.connect() as connection:
-        left = fill(ring, connection, 12, 4)
-        for wrong in (
-            "UPDATE {ring} SET reference_count = 0 WHERE slot = 6",
-            "UPDATE {ring} SET reference_count = 2 WHERE slot = 7",
-            "UPDATE {ring} SET message_id = message_id + 1003 WHERE slot = 9",
-            "UPDATE {ring} SET message_id = 33 WHERE slot = 11",
-            "UPDATE {ring} SET message_id = 44, first_id = 44 WHERE slot = 1",
-            "SELECT setval({push_name}, 2000)",
-            "SELECT setval({pop_name}, 5)",
-        ):
-            connection.execute(ring.sql(wrong))
-        found = findings_by_code(ring)
-        mismatch = found["slot_mismatch"]
-        slots = mismatch.evidence["slots"]
-        assert isinstance(slots, list)
-        assert [slot["slot"] for slot in slots] == [1, 6, 7, 9, 11]
-        assert mismatch.evidence["miscounted"] == 3
-        repair_finding(ring, mismatch)
-        assert ring.push(connection, "one more")
-        after = ring.texts()
+    left = ring.fill(12, popped=4)
+    for wrong in (
+        "UPDATE {ring} SET reference_count = 0 WHERE slot = 6",
+        "UPDATE {ring} SET reference_count = 2 WHERE slot = 7",
+        "UPDATE {ring} SET message_id = message_id + 1003 WHERE slot = 9",
+        "UPDATE {ring} SET message_id = 33 WHERE slot = 11",
+        "UPDATE {ring} SET message_id = 44, first_id = 44 WHERE slot = 1",
+        "SELECT setval({push_name}, 2000)",
+        "SELECT setval({pop_name}, 5)",
+    ):
+        ring.execute(wrong)
+    found = ring.findings()
+    mismatch = found["slot_mismatch"]
+    slots = mismatch.evidence["slots"]
+    assert isinstance(slots, list)
+    assert [slot["slot"] for slot in slots] == [1, 6, 7, 9, 11]
+    assert mismatch.evidence["miscounted"] == 3
+    ring.repair_until_clear(mismatch)
+    assert ring.push("one more")
+    after = ring.texts()
     assert sorted(after) == sorted([*left, "one more"])
-    assert findings_by_code(ring) == {}
+    assert ring.findings() == {}
 
 
 @pytest.mark.parametrize("back", ["push", "pop", "both"])
 def test_sequences_set_back_are_raised_above_all_numbers_in_use(make: Make, back: str) -> None:
     ring = make(size=20)
-    with ring.connect() as connection:
-        fill(ring, connection, 15, 15)
-        left = ring.fill(12)
-        ring.relay()
-        assert ring.pop(connection)
-        for side in ("push", "pop"):
-            if back in {side, "both"}:
-                connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, 2)"))
-        found = findings_by_code(ring)
-        assert "sequence_behind" in found
-        repair_finding(ring, found["sequence_behind"])
-        new = ring.push(connection, "one more")
-        assert new is not None
-        popped = ring.drain()
+    ring.fill(15, popped=15)
+    left = ring.fill(12)
+    ring.relay()
+    assert ring.pop()
+    for side in ("push", "pop"):
+        if back in {side, "both"}:
+            ring.execute(f"SELECT setval({{{side}_name}}, 2)")
+    found = ring.findings()
+    assert "sequence_behind" in found
+    ring.repair_until_clear(found["sequence_behind"])
+    new = ring.push("one more")
+    assert new is not None
+    popped = ring.drain()
     assert [message.payload for message in popped] == [*left[1:], "one more"]
     ids = [message.id for message in popped]
     assert ids == sorted(set(ids))
-    assert findings_by_code(ring) == {}
+    assert ring.findings() == {}
 
 
 def test_a_sequence_cached_by_sessions_is_found_and_repaired(make: Make) -> None:
     ring = make()
     with ring.connect() as connection, ring.connect() as other:
         connection.execute(ring.sql("ALTER SEQUENCE {push_seq} CACHE 20"))
-        pushed_numbers = [ring.push(session, "x") for session in (connection, other, connection)]
+        pushed_numbers = [ring.push("x", on=session) for session in (connection, other, connection)]
         assert pushed_numbers == [1, 21, 2]
-        found = findings_by_code(ring)
+        found = ring.findings()
         assert "sequence_cached" in found
         assert "CACHE 20" in found["sequence_cached"].summary
-        repair_finding(ring, found["sequence_cached"])
-        later = [ring.push(session, "y") for session in (connection, other, connection)]
+        ring.repair_until_clear(found["sequence_cached"])
+        later = [ring.push("y", on=session) for session in (connection, other, connection)]
         assert None not in later
         first = later[0] or 0
         assert later == [first, first + 1, first + 2]
@@ -159,37 +146,35 @@ def test_a_sequence_cached_by_sessions_is_found_and_repaired(make: Make) -> None
 
 def test_a_full_ring_is_offered_twice_the_slots(make: Make) -> None:
     ring = make(size=10)
-    with ring.connect() as connection:
-        ring.fill(10)
-        full = findings_by_code(ring)["full"]
-        assert full.repair is not None
-        assert "20 instead of 10" in full.repair.summary
-        assert not full.repair.unattended, "consumers may be what is missing"
-        repair_finding(ring, full)
-        assert findings_by_code(ring) == {}
-        assert ring.push(connection, "one more") is not None
+    ring.fill(10)
+    full = ring.findings()["full"]
+    assert full.repair is not None
+    assert "20 instead of 10" in full.repair.summary
+    assert not full.repair.unattended, "consumers may be what is missing"
+    ring.repair_until_clear(full)
+    assert ring.findings() == {}
+    assert ring.push("one more") is not None
 
 
 def test_a_full_ring_is_only_reported_while_nothing_is_popped(make: Make) -> None:
     ring = make(size=10)
-    with ring.connect() as connection:
-        fill(ring, connection, 9, 0)
-        assert list(findings_by_code(ring)) == ["filling"]
-        ring.fill(1)
-        assert list(findings_by_code(ring)) == ["full"]
+    ring.fill(9)
+    assert list(ring.findings()) == ["filling"]
+    ring.fill(1)
+    assert list(ring.findings()) == ["full"]
 
-        def consume_and_push() -> Iterator[None]:
-            with ring.connect() as session:
-                while True:
-                    with session.transaction():
-                        ring.pop(session)
-                        ring.push(session, "again")
-                    yield
+    def consume_and_push() -> Iterator[None]:
+        with ring.connect() as session:
+            while True:
+                with session.transaction():
+                    ring.pop(on=session)
+                    ring.push("again", on=session)
+                yield
 
-        with at_work(consume_and_push(), pause_seconds=0.005):
-            assert set(findings_by_code(ring)) <= {"filling"}
-        assert len(ring.texts()) == 10
-        assert findings_by_code(ring) == {}
+    with at_work(consume_and_push(), pause_seconds=0.005):
+        assert set(ring.findings()) <= {"filling"}
+    assert len(ring.texts()) == 10
+    assert ring.findings() == {}
 
 
 def dump(ring: Ring, *options: str) -> str:
@@ -223,28 +208,28 @@ def test_a_restored_dump_with_later_sequences_or_without_them_is_repaired(
 ) -> None:
     """A dump has sequences newer than its rows, so messages popped meanwhile exist again."""
     ring = make(database_url, size=200)
-    with ring.connect() as connection, ring.connect() as holder:
-        left = fill(ring, connection, 100, 20)
+    with ring.connect() as holder:
+        left = ring.fill(100, popped=20)
         holder.isolation_level = IsolationLevel.REPEATABLE_READ
         holder.autocommit = False
         (snapshot,) = holder.execute("SELECT pg_export_snapshot()").fetchone() or ("",)
-        assert len(ring.pop_many(connection, 50)) == 50
+        assert len(ring.pop_many(50)) == 50
         ring.fill(40)
         text = dump(ring, f"--snapshot={snapshot}")
         holder.rollback()
     with restored(ring, text) as copy:
-        found = findings_by_code(copy)
+        found = copy.findings()
         assert numbers(found["orphan"]) == list(range(21, 71))
         assert numbers(found["hole"]) == list(range(101, 141))
         assert "restored dump" in found["orphan"].cause
-        repair_all(copy)
-        assert findings_by_code(copy) == {}
+        copy.repair_all()
+        assert copy.findings() == {}
         assert copy.texts() == left
     text = "\n".join(line for line in text.splitlines() if not _SETS.search(line))
     with restored(ring, text) as copy:
-        found = findings_by_code(copy)
+        found = copy.findings()
         assert list(found) == ["sequence_behind"]
-        repair_finding(copy, found["sequence_behind"])
+        copy.repair_until_clear(found["sequence_behind"])
         assert copy.texts() == left
 
 
@@ -268,38 +253,33 @@ def test_lost_numbers_are_found_and_repaired_in_any_state(make: Make, long: bool
     """The found ranges are exactly the numbers that set arithmetic finds; repairs leave none of
     them, and lose no message."""
     ring = make(size=1)
-    with ring.connect() as connection:
 
-        @settings(
-            max_examples=500 if long else 12,
-            derandomize=True,
-            database=None,
-            suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-        )
-        @given(ring_states())
-        def check(state: Store) -> None:
-            ring.set_state(connection, state)
-            with check_context(ring.database, ring.queue) as context:
-                found = find_lost_numbers(context)
-            for kind, expected in lost_numbers(state).items():
-                runs = found.proven[kind]
-                found_numbers = [
-                    number for run in runs for number in range(run.first, run.last + 1)
-                ]
-                assert (kind, found_numbers) == (kind, sorted(expected))
-                pairs = itertools.pairwise(runs)
-                assert all(one.last + 1 < two.first for one, two in pairs)
-            check_map(read_slot_map(ring.database, ring.queue).ranges, state)
-            RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
-            with check_context(ring.database, ring.queue) as context:
-                # A hole that a pop had reached is now void and parked, or void and consumed.
-                left = {
-                    kind: runs for kind, runs in find_lost_numbers(context).proven.items() if runs
-                }
-            assert left == {}
-            assert {number for _, number, _, _ in ring.live(connection)} == live_numbers(state)
+    @settings(
+        max_examples=500 if long else 12,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    @given(ring_states())
+    def check(state: Store) -> None:
+        ring.set_state(state)
+        with check_context(ring.database, ring.queue) as context:
+            found = find_lost_numbers(context)
+        for kind, expected in lost_numbers(state).items():
+            runs = found.proven[kind]
+            found_numbers = [number for run in runs for number in range(run.first, run.last + 1)]
+            assert (kind, found_numbers) == (kind, sorted(expected))
+            pairs = itertools.pairwise(runs)
+            assert all(one.last + 1 < two.first for one, two in pairs)
+        check_map(read_slot_map(ring.database, ring.queue).ranges, state)
+        RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
+        with check_context(ring.database, ring.queue) as context:
+            # A hole that a pop had reached is now void and parked, or void and consumed.
+            left = {kind: runs for kind, runs in find_lost_numbers(context).proven.items() if runs}
+        assert left == {}
+        assert {number for _, number, _, _ in ring.live()} == live_numbers(state)
 
-        check()
+    check()
 
 
 def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
@@ -330,21 +310,21 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     wanted = {f"ring.{name}" for name in (*names, "content_mismatches", "slot_map")}
     ring = make(size=20)
     with ring.connect() as connection:
-        left = fill(ring, connection, 12, 4)
+        left = ring.fill(12, popped=4)
         connection.execute(ring.sql("UPDATE {ring} SET reference_count = 0 WHERE slot = 6"))
         connection.execute(ring.sql("DELETE FROM {ring} WHERE slot = 19"))
         connection.execute(ring.sql("SELECT nextval({push_name}), nextval({pop_name})"))
         with labels_run() as labels, rows_checked(monkeypatch):
-            found = findings_by_code(ring)
+            found = ring.findings()
             assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
             assert read_slot_map(ring.database, ring.queue).ranges
             connection.execute("BEGIN")
-            assert ring.pop(connection)
-            diagnose_ring(ring, patience_seconds=0.01)
+            assert ring.pop(on=connection)
+            ring.examine(patience_seconds=0.01)
             connection.execute("ROLLBACK")
             RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
             AddSlots(ring.queue, 1).run(ring.database)
-            repair_finding(ring, found["slot_mismatch"])
+            ring.repair_until_clear(found["slot_mismatch"])
             repair_wrong_content(make(content="apart", partitions=1))
         assert wanted <= labels
     assert ring.texts() == left
@@ -352,30 +332,28 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
 
 def repair_wrong_content(ring: Ring) -> None:
     """Repair a content whose number differs from that of its slot."""
-    with ring.connect() as connection:
-        ring.push(connection, "one")
-        wrong_content = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
-        connection.execute(wrong_content)
-    found = findings_by_code(ring)
+    ring.push("one")
+    wrong_content = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
+    ring.session.execute(wrong_content)
+    found = ring.findings()
     assert set(found) == {"slot_without_content", "content_without_slot"}
-    repair_finding(ring, found["slot_without_content"])
+    ring.repair_until_clear(found["slot_without_content"])
 
 
 def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:
     """20,000 slots take one scan, and have only as many ranges as changes of state."""
     ring = make(size=20_000, max_bytes=1)
-    with ring.connect() as connection:
-        assert None not in ring.push_many(connection, ["x"] * 5_000)
-        assert len(ring.pop_many(connection, 1_000)) == 1_000
-        ranges = read_slot_map(ring.database, ring.queue).ranges
-        assert [(r.first_slot, r.last_slot, r.state, r.count) for r in ranges] == [
-            (0, 1_000, "free", 1_001),
-            (1_001, 5_000, "ready", 4_000),
-            (5_001, 19_999, "free", 14_999),
-        ]
-        product = ring.database.product
-        text = sql.script("ring.slot_map", product.dialect, ring.queue.scope(product))
-        query = re.sub(r":drawn_\w+", "1", text)
-        plan = [line for (line,) in connection.execute(f"EXPLAIN {query}".encode()).fetchall()]
-        scans = [line for line in plan if f'on "{ring.queue.name}" r' in line]
-        assert len(scans) == 1, plan
+    assert None not in ring.push_many(["x"] * 5_000)
+    assert len(ring.pop_many(1_000)) == 1_000
+    ranges = read_slot_map(ring.database, ring.queue).ranges
+    assert [(r.first_slot, r.last_slot, r.state, r.count) for r in ranges] == [
+        (0, 1_000, "free", 1_001),
+        (1_001, 5_000, "ready", 4_000),
+        (5_001, 19_999, "free", 14_999),
+    ]
+    product = ring.database.product
+    text = sql.script("ring.slot_map", product.dialect, ring.queue.scope(product))
+    query = re.sub(r":drawn_\w+", "1", text)
+    plan = [line for (line,) in ring.session.execute(f"EXPLAIN {query}".encode()).fetchall()]
+    scans = [line for line in plan if f'on "{ring.queue.name}" r' in line]
+    assert len(scans) == 1, plan

@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-import psycopg
 import pytest
 
 from console.errors import BusyError
 from console.features.demo.embedded import EmbeddedServer
 from tests.contract.traffic import at_work
 from tests.faults.doctor_campaign import Tally, campaign
-from tests.faults.doctor_tools import diagnose_ring, findings_by_code
-from tests.faults.ring_clients import CONSUMER, PRODUCER, clients, wait_for_progress
-from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
+from tests.faults.harness.clients import CONSUMER, PRODUCER, clients
+from tests.faults.harness.ring import Make, Ring, make_ring, wait_for_server
 
 
 @contextmanager
@@ -35,12 +33,12 @@ def repeated(*works: Callable[[int], None]) -> Iterator[Counter[str]]:
     assert all(done[work.__name__] for work in works), done
 
 
-def backlog(ring: Ring, connection: psycopg.Connection, batches: int) -> None:
+def backlog(ring: Ring, batches: int) -> None:
     """Push messages that are two hours old, 500 per batch."""
     for _ in range(batches):
-        assert None not in ring.push_many(connection, ["old"] * 500)
+        assert None not in ring.push_many(["old"] * 500)
     aged = "UPDATE {ring} SET time = time - interval '2 h' WHERE reference_count > 0"
-    connection.execute(ring.sql(aged))
+    ring.execute(aged)
 
 
 def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long: bool) -> None:
@@ -51,34 +49,29 @@ def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long:
     chance = random.Random(5)
     with ExitStack() as stack:
         sessions = [stack.enter_context(busy.connect()) for _ in range(3)]
-        backlog(busy, sessions[0], 6)
-        workers = stack.enter_context(clients(url))
-        for calls, on, how_many in (
-            (PRODUCER, "busy", 2),
-            (CONSUMER, "busy", 3),
-            (PRODUCER, "idle", 1),
-            (CONSUMER, "idle", 2),
-        ):
-            for _ in range(how_many):
-                workers.start(calls, rings=[on], seed=chance.randrange(2**32))
-        wait_for_progress(workers, 5_000)
+        backlog(busy, 6)
+        workers = stack.enter_context(clients(url, chance))
+        for name, producers, consumers in (("busy", 2, 3), ("idle", 1, 2)):
+            workers.start(PRODUCER, name, count=producers)
+            workers.start(CONSUMER, name, count=consumers)
+        workers.wait_for_progress(5_000)
 
         def commit_late(_: int) -> None:
             with sessions[0].transaction():
-                busy.push(sessions[0], "late")
-                busy.pop_many(sessions[0], 3)
+                busy.push("late", on=sessions[0])
+                busy.pop_many(3, on=sessions[0])
                 time.sleep(0.2)  # the delay itself, not a wait for anything
 
         def prepare(turn: int) -> None:
             sessions[1].execute("BEGIN")
-            busy.pop(sessions[1])
-            busy.push(sessions[1], "prepared")
+            busy.pop(on=sessions[1])
+            busy.push("prepared", on=sessions[1])
             sessions[1].execute(f"PREPARE TRANSACTION 'in flight {turn}'")
             time.sleep(0.1)
             sessions[1].execute(f"COMMIT PREPARED 'in flight {turn}'")
 
         def wait_for_more(_: int) -> None:
-            idle.pop_many(sessions[2], 50)
+            idle.pop_many(50, on=sessions[2])
 
         def resize(_: int) -> None:
             with suppress(BusyError):
@@ -89,17 +82,17 @@ def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long:
             until = time.monotonic() + (600 if long else 1)
             while time.monotonic() < until:
                 for ring in rings:
-                    findings, unseen = diagnose_ring(ring)
+                    findings, unseen = ring.examine()
                     assert [finding.summary for finding in findings] == []
                     assert unseen == []
         workers.finish()
-        assert not workers.ledger().errors
+        assert workers.ledger()
     own_server.restart()
     for ring in rings:
         wait_for_server(url)
-        assert findings_by_code(ring) == {}
+        assert ring.findings() == {}
         ring.drain()
-        assert findings_by_code(ring) == {}
+        assert ring.findings() == {}
         ring.close()
 
 
@@ -110,22 +103,22 @@ def test_traffic_of_two_subscribers_raises_no_alarm(
     """Including late commits of one of them."""
     ring = make(size=2_000, max_bytes=300, subscribers="a,b")
     with ring.connect() as connection, clients(rings_url) as workers:
-        workers.start(PRODUCER, rings=[ring.queue.name], seed=1)
+        workers.start(PRODUCER, ring.queue.name)
         for subscriber in ("a", "b", "b"):
-            workers.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=subscriber)
-        wait_for_progress(workers, 1_000)
+            workers.start(CONSUMER, ring.queue.name, subscriber=subscriber)
+        workers.wait_for_progress(1_000)
         for _ in range(200 if long else 3):
             connection.execute("BEGIN")
-            ring.of("b").pop_many(connection, 3)
-            wait_for_progress(workers, 500)
-            held, _ = diagnose_ring(ring, patience_seconds=0.1)
+            ring.of("b").pop_many(3, on=connection)
+            workers.wait_for_progress(500)
+            held, _ = ring.examine(patience_seconds=0.1)
             connection.execute("COMMIT")
-            found, unseen = diagnose_ring(ring)
+            found, unseen = ring.examine()
             alarms = [one.summary for one in (*held, *found) if one.code.name != "filling"]
             assert alarms == []
             assert unseen == []
         workers.finish()
-        assert not workers.ledger().errors
+        assert workers.ledger()
 
 
 def test_random_faults_are_found_and_repaired(

@@ -9,20 +9,9 @@ import pytest
 from console.doctor import claims, messages, row_scan
 from console.doctor.context import CheckContext, check_context
 from console.doctor.repairs import IncompleteMessages
-from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.plans import Recorder, Statement
 from tests.contract.variants import Variant
-from tests.faults.queue_faults import (
-    CLAIM,
-    SPLIT,
-    STATUS,
-    diagnosed,
-    drop_constraints,
-    filled,
-    rows_changed,
-    run,
-)
+from tests.faults.harness.queue import CLAIM, SPLIT, STATUS, FaultyQueue, Use
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -32,13 +21,13 @@ pytestmark = pytest.mark.thinned(3)
 
 def test_unread_claims_and_states_are_reported(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
-    client = filled(use, STATUS, 100)
+    client = use(STATUS, 100)
     for message in client.pop_many(50):
         assert client.complete(message)
     assert len(client.pop_many(50)) == 50
-    assert diagnosed(client).verdict == "all clear"
+    assert client.diagnosed().verdict == "all clear"
     monkeypatch.setattr(row_scan, "MOST_ROWS", 40)
-    report = "\n".join(diagnosed(client).unseen)
+    report = "\n".join(client.diagnosed().unseen)
     assert "claims and their owners: 40 rows" in report
     assert re.search(r"states of rows: 40 rows .* those that are done; the others were not", report)
 
@@ -46,9 +35,9 @@ def test_unread_claims_and_states_are_reported(use: Use, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("bound", ["rows", "seconds"])
 def test_unread_rows_are_reported(use: Use, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
-    client = filled(use, SPLIT, 100)
-    assert rows_changed(client, "DELETE FROM {data} WHERE id IN (10, 90)") == 2
-    run(client, "UPDATE {table} SET attempts = 7 WHERE id IN (5, 95)")
+    client = use(SPLIT, 100)
+    assert client.rows_changed("DELETE FROM {data} WHERE id IN (10, 90)") == 2
+    client.run("UPDATE {table} SET attempts = 7 WHERE id IN (5, 95)")
     if bound == "rows":
         monkeypatch.setattr(row_scan, "MOST_ROWS", 40)
     patience = 0.0 if bound == "seconds" else 60.0
@@ -63,18 +52,18 @@ def test_unread_rows_are_reported(use: Use, bound: str, monkeypatch: pytest.Monk
     assert f"up to id {100 - scanned_rows} were not" in report
     assert "payloads without a message" in report
     assert re.search(rf"popped too often: {scanned_rows} rows .* those that are ready", report)
-    assert not diagnosed(client, patience_seconds=patience).healthy
+    assert not client.diagnosed(patience_seconds=patience).healthy
 
 
 # ----------------------------------------------------------------------------------------- plans
 
 
-def load(client: Client) -> None:
+def load(client: FaultyQueue) -> None:
     """Many messages, every other one done if the design keeps these, and no statistics."""
-    run(client, "ALTER TABLE {table} SET (autovacuum_enabled = off)")
-    run(client, _LOAD[client.queue.design.name])
+    client.run("ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    client.run(_LOAD[client.queue.design.name])
     if client.queue.design.name != "claim":
-        drop_constraints(client, client.queue.table, "c")
+        client.drop_constraints(client.queue.table, "c")
 
 
 _LOAD: dict[str, LiteralString] = {
@@ -134,7 +123,7 @@ def test_each_chunk_reads_its_rows_and_no_more(
         recorder = start_recorder(context)
         assert list(messages.ATTEMPT_CHECKS.run(context)) == []
         scanned = labelled("common.retried", recorder)
-        run(client, _CLAIM[design])
+        client.run(_CLAIM[design])
         assert list(claims.CHECKS.run(context)) == []
         statements = recorder.take()
         contradictions = [
@@ -177,7 +166,7 @@ def check(statements: list[Statement], table: str, buffers: int) -> None:
 
 
 def test_missing_payloads_says_how_far_it_scanned(use: Use) -> None:
-    client = filled(use, SPLIT, 10)
+    client = use(SPLIT, 10)
     rest: dict[str, Any] = {
         "most": 3,
         "stuck_after": 300.0,

@@ -15,11 +15,10 @@ from console.doctor.finding import Finding
 from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
 from console.features.presets.adopt import adopt
-from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.installs import installed
 from tests.contract.variants import Variant
-from tests.faults.queue_faults import (
+from tests.faults.harness.doctor import evidence_of
+from tests.faults.harness.queue import (
     FIFO,
     HEAP,
     NAIVE,
@@ -28,14 +27,8 @@ from tests.faults.queue_faults import (
     SPLIT,
     STACK,
     STATUS,
-    diagnosed,
-    evidence_of,
-    filled,
-    finding_of,
-    repaired,
-    run,
-    run_repair,
-    statement_for,
+    FaultyQueue,
+    Use,
     variant,
 )
 from tests.servers import READ_CATALOG, connect, login
@@ -44,22 +37,22 @@ DRAWING = [NAIVE, HEAP, FIFO, STACK, PENDING, STATUS, SPLIT]
 ARCHIVING = [variant(name, archive_at_pop="on") for name in ("fifo", "ring", "heap")]
 
 
-def sequence_of(client: Client, table: str = "", column: str = "id") -> str:
+def sequence_of(client: FaultyQueue, table: str = "", column: str = "id") -> str:
     """Its name, as in SQL."""
     queue = client.queue
     if queue.design.name == "naive" and not table:
         return f'"{queue.schema}"."{queue.name}_seq"'
     of = table or f'"{queue.schema}"."{queue.table}"'
-    (found,) = run(client, "SELECT pg_get_serial_sequence(%s, %s)", of, column)
+    (found,) = client.run("SELECT pg_get_serial_sequence(%s, %s)", of, column)
     return str(found)
 
 
-def set_back(client: Client, sequence: str, to: int = 1) -> None:
+def set_back(client: FaultyQueue, sequence: str, to: int = 1) -> None:
     """As after logical replication, or a restore of data alone."""
-    run(client, "SELECT setval(CAST(%s AS regclass), %s, false)", sequence, to)
+    client.run("SELECT setval(CAST(%s AS regclass), %s, false)", sequence, to)
 
 
-def archive_of(client: Client) -> str:
+def archive_of(client: FaultyQueue) -> str:
     return f'"{client.queue.schema}"."{client.queue.name}_archive"'
 
 
@@ -70,18 +63,18 @@ def found_in(database: Database, queue: Queue) -> list[Finding]:
     return findings
 
 
-def repaired_here(client: Client) -> Finding:
+def repaired_here(client: FaultyQueue) -> Finding:
     """Repair the finding of its sequence, after which there is none."""
     (finding,) = found_in(client.database, client.queue)
-    assert finding.evidence == finding_of(diagnosed(client), "id_sequence_behind").evidence
-    run_repair(client, finding, unattended=False)
+    assert finding.evidence == client.finding("id_sequence_behind").evidence
+    client.repair(finding, unattended=False)
     assert found_in(client.database, client.queue) == []
     return finding
 
 
 @pytest.mark.parametrize("variant", DRAWING, ids=str)
 def test_a_sequence_behind_its_table_is_found_and_repaired(use: Use, variant: Variant) -> None:
-    client = filled(use, variant, 20)
+    client = use(variant, 20)
     assert found_in(client.database, client.queue) == []
     set_back(client, sequence_of(client))
     finding = repaired_here(client)
@@ -93,7 +86,7 @@ def test_a_sequence_behind_its_table_is_found_and_repaired(use: Use, variant: Va
 
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
 def test_the_archive_s_sequence_is_examined_too(use: Use, variant: Variant) -> None:
-    client = filled(use, variant, 9)  # of a ring one is lost to the pop that fails
+    client = use(variant, 9)  # of a ring one is lost to the pop that fails
     assert len(client.pop_many(4)) == 4
     set_back(client, sequence_of(client, archive_of(client), "archive_id"))
     with pytest.raises(ConsoleError) as failed:
@@ -106,61 +99,60 @@ def test_the_archive_s_sequence_is_examined_too(use: Use, variant: Variant) -> N
 def test_the_catalog_s_sequences_are_repaired_although_nothing_can_be_recorded(
     new_database: Database,
 ) -> None:
-    client = installed(new_database, FIFO)
-    run(
-        client,
+    client = FaultyQueue(new_database, installed(new_database, FIFO).queue)
+    client.run(
         "INSERT INTO dbq.action (schema_name, queue_name, verb, operator, session, "
-        "connection) SELECT 'public', 'q', 'note', '', '', '' FROM generate_series(1, 9)",
+        "connection) SELECT 'public', 'q', 'note', '', '', '' FROM generate_series(1, 9)"
     )
     for table, column in (("action", "action_id"), ("note", "note_id")):
         set_back(client, sequence_of(client, f"dbq.{table}", column))
-    run(client, "INSERT INTO dbq.note (operator, note) OVERRIDING SYSTEM VALUE VALUES ('', '')")
-    finding = repaired(client, "id_sequence_behind", unattended=False)
+    client.run("INSERT INTO dbq.note (operator, note) OVERRIDING SYSTEM VALUE VALUES ('', '')")
+    finding = client.repaired("id_sequence_behind", unattended=False)
     assert "catalog" in finding.consequence
-    (detail,) = run(client, "SELECT detail FROM dbq.action ORDER BY action_id DESC LIMIT 1")
+    (detail,) = client.run("SELECT detail FROM dbq.action ORDER BY action_id DESC LIMIT 1")
     assert "dbq.action.action_id: from 1 to " in str(detail)
 
 
 def test_uncommitted_rows_and_rolled_back_ones_are_no_finding(use: Use) -> None:
-    client = filled(use, FIFO, 3)
+    client = use(FIFO, 3)
     with closing(connect(client.url)) as pushing:
         pushing.autocommit = False
-        pushing.execute(statement_for(client, "SELECT {push}('x')"))
+        pushing.execute(client.sql("SELECT {push}('x')"))
         assert found_in(client.database, client.queue) == []
         pushing.rollback()
     assert found_in(client.database, client.queue) == []
 
 
 def test_a_repair_never_sets_a_sequence_back_and_waits_for_uncommitted_rows(use: Use) -> None:
-    client = filled(use, FIFO, 9)
+    client = use(FIFO, 9)
     sequence = sequence_of(client)
     set_back(client, sequence)
-    finding = finding_of(diagnosed(client), "id_sequence_behind")
+    finding = client.finding("id_sequence_behind")
     with closing(connect(client.url)) as other:
         other.autocommit = False
-        other.execute(statement_for(client, "INSERT INTO {table} (id, payload) VALUES (30, '')"))
+        other.execute(client.sql("INSERT INTO {table} (id, payload) VALUES (30, '')"))
         with pytest.raises(ConsoleError):
-            run_repair(client, finding)
+            client.repair(finding)
         other.commit()
-    run_repair(client, finding)
+    client.repair(finding)
     assert client.push(client.payload(1)) == "31"
     set_back(client, sequence, 100)
-    run_repair(client, finding)
+    client.repair(finding)
     assert client.push(client.payload(1)) == "100"
 
 
 def test_an_id_that_a_caller_chose_far_away_is_no_finding_and_uses_nothing_up(use: Use) -> None:
-    client = filled(use, FIFO, 3)
+    client = use(FIFO, 3)
     insert: LiteralString = "INSERT INTO {table} (id, payload) VALUES (%s, '')"
-    run(client, insert, 2**63 - 1)
+    client.run(insert, 2**63 - 1)
     assert found_in(client.database, client.queue) == []
-    run(client, insert, 50)
-    repaired(client, "id_sequence_behind")
+    client.run(insert, 50)
+    client.repaired("id_sequence_behind")
     assert client.push(client.payload(1)) == "51"
 
 
 def test_a_taken_id_is_worded_by_what_has_it(use: Use) -> None:
-    client = filled(use, FIFO, 3)
+    client = use(FIFO, 3)
     set_back(client, sequence_of(client))
     with pytest.raises(ConsoleError) as failed:
         client.push(client.payload(4))
@@ -170,7 +162,7 @@ def test_a_taken_id_is_worded_by_what_has_it(use: Use) -> None:
 
 
 def test_a_reader_sees_it_by_the_roles_grants(use: Use) -> None:
-    client = filled(use, FIFO, 3)
+    client = use(FIFO, 3)
     grants = (*READ_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
     with login(client.url, *grants) as url, closing(open_database(url)) as reader:
         with check_context(reader, client.queue) as context:
@@ -179,7 +171,7 @@ def test_a_reader_sees_it_by_the_roles_grants(use: Use) -> None:
 
 
 def test_the_rate_of_pushes_tells_for_how_many_days_ids_last(use: Use) -> None:
-    client = filled(use, FIFO, 3)
+    client = use(FIFO, 3)
     with check_context(client.database, client.queue) as context:
         for per_second, code in (
             (1e14, sequences.NEARLY_USED),
@@ -204,14 +196,13 @@ def test_ids_that_run_out_are_found_by_the_smaller_of_both_types(
     new_database: Database, last: int, code: str
 ) -> None:
     """A whole-number column of four bytes that a sequence of eight feeds."""
-    client = installed(new_database, FIFO)
-    run(client, "CREATE SEQUENCE fed AS bigint")
-    run(
-        client,
+    client = FaultyQueue(new_database, installed(new_database, FIFO).queue)
+    client.run("CREATE SEQUENCE fed AS bigint")
+    client.run(
         "CREATE TABLE jobs (n integer PRIMARY KEY DEFAULT nextval('fed'), body text, "
-        "at timestamptz DEFAULT now())",
+        "at timestamptz DEFAULT now())"
     )
-    run(client, "SELECT setval('fed', %s)", last)
+    client.run("SELECT setval('fed', %s)", last)
     adopted = adopt(new_database, "public", "jobs", DESIGNS["fifo"], ADOPTED_ROLES)
     found = found_in(new_database, adopted)
     assert [one.code.name for one in found] == ([code] if code else [])
@@ -223,17 +214,16 @@ def test_ids_that_run_out_are_found_by_the_smaller_of_both_types(
 
 def test_other_steps_and_cycles_are_not_judged(new_database: Database) -> None:
     """Two servers that replicate to each other draw odd and even ids."""
-    client = installed(new_database, FIFO)
-    run(
-        client,
+    client = FaultyQueue(new_database, installed(new_database, FIFO).queue)
+    client.run(
         "CREATE TABLE jobs (n bigint GENERATED BY DEFAULT AS IDENTITY (INCREMENT 2) PRIMARY KEY, "
-        "c smallint GENERATED BY DEFAULT AS IDENTITY (CYCLE), body text, at timestamptz)",
+        "c smallint GENERATED BY DEFAULT AS IDENTITY (CYCLE), body text, at timestamptz)"
     )
-    run(client, "INSERT INTO jobs (n, c) VALUES (4000, 32767)")
+    client.run("INSERT INTO jobs (n, c) VALUES (4000, 32767)")
     adopted = adopt(new_database, "public", "jobs", DESIGNS["fifo"], ADOPTED_ROLES)
     assert found_in(new_database, adopted) == []
 
 
 def test_no_sequence_of_a_ring_is_taken_for_one_of_ids(use: Use) -> None:
-    client = filled(use, RING, 3)
+    client = use(RING, 3)
     assert found_in(client.database, client.queue) == []

@@ -10,8 +10,8 @@ from psycopg.sql import SQL
 from console.doctor import claims
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
-from tests.faults.doctor_tools import diagnose_ring, numbers
-from tests.faults.ring_tools import Make, Popped, Ring
+from tests.faults.harness.doctor import numbers
+from tests.faults.harness.ring import Make, Popped, Ring
 from tests.servers import wait_until
 from tests.tools.repairs import carry_out, plan_repair
 
@@ -26,7 +26,7 @@ def make(make: Make) -> Make:
 
 def findings_by_code(ring: Ring) -> Found:
     """Findings by code and subscriber; each summary names its subscriber."""
-    findings, unseen = diagnose_ring(ring)
+    findings, unseen = ring.examine()
     assert unseen == []
     for one in findings:
         assert not one.subscriber or one.summary.startswith(f"{one.subscriber}: ")
@@ -48,12 +48,12 @@ def test_a_pop_that_did_not_commit_is_an_orphan_of_its_subscriber(
 ) -> None:
     ring = make(content=content)
     texts = ring.fill(10)
-    with ring.connect() as connection, suppress(psycopg.OperationalError), ring.connect() as caller:
+    with suppress(psycopg.OperationalError), ring.connect() as caller:
         caller.execute("BEGIN")
-        assert len(ring.of("b").pop_many(caller, 3)) == 3
+        assert len(ring.of("b").pop_many(3, on=caller)) == 3
         if dies:
             pid = caller.info.backend_pid
-            connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+            ring.session.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         else:
             caller.execute("ROLLBACK")
             caller.execute("SELECT pg_stat_force_next_flush()")
@@ -76,22 +76,21 @@ def test_a_hole_is_found_and_repaired_for_each_subscriber(make: Make) -> None:
     """One subscriber has reached and parked it, the other has not."""
     ring = make()
     texts = ring.fill(5)
-    with ring.connect() as connection:
-        with ring.connect() as caller:
-            caller.execute("BEGIN")
-            assert ring.push(caller, "never") == 6
-            caller.execute("ROLLBACK")
-        assert ring.push(connection, "behind") == 7
-        assert ring.of("a").texts() == [*texts, "behind"]
-        found = findings_by_code(ring)
-        assert list(found) == [("hole", "a"), ("hole", "b")]
-        assert [numbers(finding) for finding in found.values()] == [[6], [6]]
-        parked = [finding.evidence["parked"] for finding in found.values()]
-        assert parked == [1, 0]
-        # The repair for one does not change the other's.
-        repair_all(ring, {("hole", "a"): found["hole", "a"]})
-        assert list(findings_by_code(ring)) == [("hole", "b")]
-        repair_all(ring, findings_by_code(ring))
+    with ring.connect() as caller:
+        caller.execute("BEGIN")
+        assert ring.push("never", on=caller) == 6
+        caller.execute("ROLLBACK")
+    assert ring.push("behind") == 7
+    assert ring.of("a").texts() == [*texts, "behind"]
+    found = findings_by_code(ring)
+    assert list(found) == [("hole", "a"), ("hole", "b")]
+    assert [numbers(finding) for finding in found.values()] == [[6], [6]]
+    parked = [finding.evidence["parked"] for finding in found.values()]
+    assert parked == [1, 0]
+    # The repair for one does not change the other's.
+    repair_all(ring, {("hole", "a"): found["hole", "a"]})
+    assert list(findings_by_code(ring)) == [("hole", "b")]
+    repair_all(ring, findings_by_code(ring))
     assert findings_by_code(ring) == {}
     assert ring.of("b").texts() == [*texts, "behind"]
     assert findings_by_code(ring) == {}
@@ -101,12 +100,11 @@ def test_consumed_numbers_voids_and_laps_belong_to_one_subscriber(make: Make) ->
     ring = make(size=10)
     texts = ring.fill(5)
     assert ring.of("a").texts() == ring.of("b").texts() == texts
-    with ring.connect() as connection:
-        a, b = ring.of("a"), ring.of("b")
-        a.consume_numbers(connection, "pop", 4)
-        b.consume_numbers(connection, "pop", 20)
-        connection.execute(b.sql("INSERT INTO {parked} VALUES (2, 3, true, now())"))
-        found = findings_by_code(ring)
+    a, b = ring.of("a"), ring.of("b")
+    a.consume_numbers("pop", 4)
+    b.consume_numbers("pop", 20)
+    b.execute("INSERT INTO {parked} VALUES (2, 3, true, now())")
+    found = findings_by_code(ring)
     assert list(found) == [("spent_beyond_ring", "b"), ("spent", "a"), ("stale_void", "b")]
     repair_all(ring, {key: finding for key, finding in found.items() if key[1] == "a"})
     repair_all(ring, {("stale_void", "b"): found["stale_void", "b"]})
@@ -125,9 +123,8 @@ def test_the_subscriber_that_fills_a_ring_is_named_and_deleted_rows_of_popped_ar
     assert ring.of("a").texts() == texts
     assert list(findings_by_code(ring)) == [("full", "b")]
     assert [m.payload for m in _first(ring.of("b"), 4)] == texts[:4]
-    with ring.connect() as connection:
-        delete = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"
-        connection.execute(ring.sql(delete))
+    delete = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"
+    ring.execute(delete)
     found = {key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_count"}
     assert list(found) == [("slot_count", "b")]
     (finding,) = found.values()
@@ -140,8 +137,7 @@ def test_the_subscriber_that_fills_a_ring_is_named_and_deleted_rows_of_popped_ar
 
 
 def _first(ring: Ring, n: int) -> list[Popped]:
-    with ring.connect() as connection:
-        return [*ring.pop_many(connection, n)]
+    return [*ring.pop_many(n)]
 
 
 def test_a_slot_without_its_content_is_freed_for_subscribers_that_are_owed_it(make: Make) -> None:
@@ -149,16 +145,15 @@ def test_a_slot_without_its_content_is_freed_for_subscribers_that_are_owed_it(ma
     texts = ring.fill(4)
     assert ring.of("a").texts() == texts
     assert len(_first(ring.of("b"), 2)) == 2
-    with ring.connect() as connection:
-        for number in (1, 3):  # one that both have popped is not lost
-            (table,) = ring.content_tables
-            delete = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
-            connection.execute(delete, [number])
-        found = findings_by_code(ring)
-        assert list(found) == [("slot_without_content", "")]
-        assert found["slot_without_content", ""].evidence["ids"] == [3]
-        repair_all(ring, found)
-        assert ring.parked(connection) == {(3, True)}
+    for number in (1, 3):  # one that both have popped is not lost
+        (table,) = ring.content_tables
+        delete = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
+        ring.session.execute(delete, [number])
+    found = findings_by_code(ring)
+    assert list(found) == [("slot_without_content", "")]
+    assert found["slot_without_content", ""].evidence["ids"] == [3]
+    repair_all(ring, found)
+    assert ring.parked() == {(3, True)}
     assert ring.of("b").texts() == texts[3:]
     assert findings_by_code(ring) == {}
 
@@ -181,23 +176,20 @@ def test_contradictory_slots_are_owed_to_subscribers_that_have_not_popped_them(
     """None is lost; if its number is lost, a subscriber that has popped it gets it again."""
     ring = make(content=content)
     texts = ring.fill(12)
-    with ring.connect() as connection:
-        for name, count in (("a", 8), ("b", 4)):
-            assert len(ring.of(name).pop_many(connection, count)) == count
-        if after_relay:
-            ring.relay()
-        slots = {number: slot for slot, _, number, _ in ring.of("b").live(connection)}
-        for number, change in _BREAKS.items():
-            broken = f"UPDATE {{ring}} SET {change} WHERE slot = {slots.get(number, number)}"
-            connection.execute(ring.sql(broken))
-        found = {
-            key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_mismatch"
-        }
-        mismatch = found["slot_mismatch", ""]
-        reported = mismatch.evidence["slots"]
-        assert isinstance(reported, list)
-        assert [one["slot"] for one in reported] == sorted(slots[n] for n in _BREAKS)
-        repair_all(ring, found)
+    for name, count in (("a", 8), ("b", 4)):
+        assert len(ring.of(name).pop_many(count)) == count
+    if after_relay:
+        ring.relay()
+    slots = {number: slot for slot, _, number, _ in ring.of("b").live()}
+    for number, change in _BREAKS.items():
+        broken = f"UPDATE {{ring}} SET {change} WHERE slot = {slots.get(number, number)}"
+        ring.execute(broken)
+    found = {key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_mismatch"}
+    mismatch = found["slot_mismatch", ""]
+    reported = mismatch.evidence["slots"]
+    assert isinstance(reported, list)
+    assert [one["slot"] for one in reported] == sorted(slots[n] for n in _BREAKS)
+    repair_all(ring, found)
     received = {name: ring.of(name).texts() for name in "ab"}
     assert sorted(received["b"]) == sorted(texts[4:])
     popped_again = {texts[number - 1] for number in _BREAKS} if after_relay else set()
@@ -210,18 +202,17 @@ def test_claims_of_a_gone_owner_are_released(make: Make) -> None:
     ring = make(in_hand="on")
     ring.fill(1)
     call = ring.sql("SELECT payload FROM {pop}(%s, NULL, true)")
-    with ring.connect() as alive:
-        assert alive.execute(call, ["a"]).fetchone() is not None
-        with ring.connect() as dead:
-            assert dead.execute(call, ["b"]).fetchone() is not None
-        wait_until(lambda: len(claims_at(ring)) == 1, "the server has noticed")
-        (finding,) = claims_at(ring)
-        assert (finding.code.name, finding.subscriber) == ("claims_gone", "b")
-        assert finding.repair is not None
-        assert carry_out(finding.repair, ring.database)
-        assert claims_at(ring) == []
-        assert alive.execute(call, ["a"]).fetchone() is None
-        assert alive.execute(call, ["b"]).fetchone() == ("message 0",)
+    assert ring.session.execute(call, ["a"]).fetchone() is not None
+    with ring.connect() as dead:
+        assert dead.execute(call, ["b"]).fetchone() is not None
+    wait_until(lambda: len(claims_at(ring)) == 1, "the server has noticed")
+    (finding,) = claims_at(ring)
+    assert (finding.code.name, finding.subscriber) == ("claims_gone", "b")
+    assert finding.repair is not None
+    assert carry_out(finding.repair, ring.database)
+    assert claims_at(ring) == []
+    assert ring.session.execute(call, ["a"]).fetchone() is None
+    assert ring.session.execute(call, ["b"]).fetchone() == ("message 1",)
 
 
 def claims_at(ring: Ring) -> list[Finding]:

@@ -21,11 +21,10 @@ from console.monitor.limits import Severity
 from console.plan import Control
 from console.rights import Rights
 from console.verbs.verb import Target
-from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.installs import catalogued
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.faults.queue_faults import (
+from tests.faults.harness.doctor import codes_of, evidence_of, finding_of
+from tests.faults.harness.queue import (
     CLAIM,
     FIFO,
     IN_HAND,
@@ -34,19 +33,8 @@ from tests.faults.queue_faults import (
     SPLIT,
     STATUS,
     TWO_STEP,
-    change_code,
-    codes_of,
-    diagnosed,
-    drop_constraints,
-    drop_indexes,
-    evidence_of,
-    filled,
-    finding_of,
-    indexes_of,
-    invalidate,
-    repaired,
-    run,
-    run_repair,
+    FaultyQueue,
+    Use,
 )
 from tests.servers import READ_CATALOG, connect, login, wait_until
 
@@ -57,19 +45,19 @@ pytestmark = pytest.mark.thinned(3)
 
 @pytest.mark.parametrize("variant", [CLAIM, IN_HAND, STATUS], ids=str)
 def test_a_missing_index_is_created_and_an_invalid_one_rebuilt(use: Use, variant: Variant) -> None:
-    client = filled(use, variant)
-    drop_indexes(client)
-    assert len(evidence_of(repaired(client, "index_missing"))["missing"]) >= 3
-    index, *_ = indexes_of(client)
-    invalidate(client, index)
-    assert repaired(client, "index_invalid").evidence["invalid"] == [index]
+    client = use(variant, 5)
+    client.drop_indexes()
+    assert len(evidence_of(client.repaired("index_missing"))["missing"]) >= 3
+    index, *_ = client.indexes()
+    client.invalidate(index)
+    assert client.repaired("index_invalid").evidence["invalid"] == [index]
 
 
 def test_bloat_is_a_note_and_is_repaired(use: Use) -> None:
-    client = filled(use, FIFO)
-    invalidate(client, f"{client.queue.name}_pkey")
-    assert diagnosed(client).verdict == "notes"
-    repaired(client, "bloat")
+    client = use(FIFO, 5)
+    client.invalidate(f"{client.queue.name}_pkey")
+    assert client.diagnosed().verdict == "notes"
+    client.repaired("bloat")
 
 
 PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"}] + [TWO_STEP]
@@ -83,7 +71,7 @@ def index_findings(database: Database, queue: Queue) -> dict[str, Finding]:
     return findings
 
 
-def own_index_findings(client: Client) -> dict[str, Finding]:
+def own_index_findings(client: FaultyQueue) -> dict[str, Finding]:
     return index_findings(client.database, client.queue)
 
 
@@ -93,7 +81,7 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexes, "ENOUGH_PAGES", 1)
 
 
-def index_of_pop(client: Client) -> str:
+def index_of_pop(client: FaultyQueue) -> str:
     expected = indexes.pop_index(client.database.product, client.queue)
     assert expected is not None
     with connect(client.url) as connection:
@@ -120,7 +108,7 @@ def test_a_pop_that_does_not_use_its_index_is_found(
     """Found if it matters; a deep queue without statistics raises no alarm."""
     client = use(variant)
     index = index_of_pop(client)
-    invalidate(client, index)
+    client.invalidate(index)
     # A short queue is not checked, even if the planner chooses a sequential scan.
     for _ in range(2):
         assert "index_unused" not in own_index_findings(client)
@@ -135,11 +123,11 @@ def test_a_pop_that_does_not_use_its_index_is_found(
         assert finding.consequence
         plan: list[dict[str, Any]] = evidence_of(finding)["plan"]
         assert {"Sort", "Seq Scan"} & {node["Node Type"] for node in plan}
-        assert run_repair(client, finding)
+        assert client.repair(finding)
         assert own_index_findings(client) == {}
     client.push_many(["x" * 500] * 4000)
     assert own_index_findings(client) == {}
-    run(client, "ANALYZE {table}")
+    client.run("ANALYZE {table}")
     assert len(client.pop_many(1000)) == 1000
     assert own_index_findings(client) == {}
 
@@ -147,12 +135,11 @@ def test_a_pop_that_does_not_use_its_index_is_found(
 @pytest.mark.usefixtures("any_size")
 def test_an_index_younger_than_an_open_snapshot_is_reported_as_unused(use: Use) -> None:
     """As after a CREATE INDEX, while an older snapshot may see earlier rows."""
-    client = filled(use, CLAIM, 50)
+    client = use(CLAIM, 50)
     with closing(connect(client.url)) as older:
         older.execute("BEGIN")
         older.execute("SELECT pg_current_xact_id()")
-        run(
-            client,
+        client.run(
             "UPDATE pg_index SET indcheckxmin = true WHERE indexrelid = %s::regclass",
             f'"{index_of_pop(client)}"',
         )
@@ -166,22 +153,21 @@ def test_an_index_younger_than_an_open_snapshot_is_reported_as_unused(use: Use) 
 @pytest.mark.usefixtures("any_size")
 def test_a_better_index_suffices_and_a_missing_one_is_reported_once(use: Use) -> None:
     """The complete diagnosis also reports it."""
-    client = filled(use, CLAIM, 50)
+    client = use(CLAIM, 50)
     index = index_of_pop(client)
-    invalidate(client, index)
-    assert "index_unused" in codes_of(diagnosed(client))
-    run(
-        client,
+    client.invalidate(index)
+    assert "index_unused" in client.codes()
+    client.run(
         "CREATE INDEX better ON {table} (created_at, id, claimed_by) "
-        "WHERE processing_started_at IS NULL",
+        "WHERE processing_started_at IS NULL"
     )
     assert own_index_findings(client).keys() == {"index_invalid"}
-    run(client, "DROP INDEX {index}, better", index=index)
+    client.run("DROP INDEX {index}, better", index=index)
     assert own_index_findings(client).keys() == {"index_missing"}
 
 
 def test_a_reader_gets_no_false_findings_on_indexes(use: Use) -> None:
-    client = filled(use, FIFO, 50)
+    client = use(FIFO, 50)
     grants = (*READ_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
     with login(client.url, *grants) as url, closing(open_database(url)) as reader:
         assert index_findings(reader, client.queue) == {}
@@ -202,40 +188,39 @@ def test_all_designs_but_heap_and_ring_have_an_index_for_pops() -> None:
 
 @pytest.mark.parametrize("variant", [NAIVE, IN_HAND], ids=str)
 def test_a_missing_key_is_found_and_created(use: Use, variant: Variant) -> None:
-    client = filled(use, variant)
-    assert drop_constraints(client, client.queue.table, "p", "u")
-    finding = finding_of(diagnosed(client), "key_missing")
+    client = use(variant, 5)
+    assert client.drop_constraints(client.queue.table, "p", "u")
+    finding = client.finding("key_missing")
     assert client.queue.table in finding.summary
     assert finding.evidence["doubled"] == []
-    assert "done" in "\n".join(run_repair(client, finding, unattended=False))
-    assert diagnosed(client).verdict == "all clear"
+    assert "done" in "\n".join(client.repair(finding, unattended=False))
+    assert client.diagnosed().verdict == "all clear"
 
 
 @pytest.mark.parametrize("variant", [FIFO, PENDING, SPLIT], ids=str)
 def test_duplicates_keep_a_key_from_being_created(use: Use, variant: Variant) -> None:
-    client = filled(use, variant)
+    client = use(variant, 5)
     name = f"{client.queue.name}_data" if variant is SPLIT else client.queue.table
-    drop_constraints(client, name, "p")
-    before = finding_of(diagnosed(client), "key_missing")
+    client.drop_constraints(name, "p")
+    before = client.finding("key_missing")
     indexes_query: LiteralString = "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass"
-    others = run(client, indexes_query, f'"{name}"')
-    run(client, "INSERT INTO {t} SELECT * FROM {t} WHERE id IN (2, 3)", t=name)
+    others = client.run(indexes_query, f'"{name}"')
+    client.run("INSERT INTO {t} SELECT * FROM {t} WHERE id IN (2, 3)", t=name)
     with pytest.raises(ConsoleError, match="failed"):  # they were added after the diagnosis
-        run_repair(client, before)
-    assert run(client, indexes_query, f'"{name}"') == others, "nothing is left behind"
-    finding = finding_of(diagnosed(client), "key_missing")
+        client.repair(before)
+    assert client.run(indexes_query, f'"{name}"') == others, "nothing is left behind"
+    finding = client.finding("key_missing")
     (first, second) = evidence_of(finding)["doubled"]
     assert [first[0], first[2]] == [name, 2]
     assert (first[1].split()[-1], second[1].split()[-1]) == ("2", "3")
     assert f"{name} has {first[1]} 2 times; 1 more"[:40] in finding.summary
     assert finding.repair is None
-    run(
-        client,
+    client.run(
         "DELETE FROM {t} WHERE ctid = ANY(ARRAY("
         "SELECT max(ctid) FROM {t} WHERE id IN (2, 3) GROUP BY id))",
         t=name,
     )
-    repaired(client, "key_missing")
+    client.repaired("key_missing")
 
 
 # ----------------------------------------------------------------------------------------- code
@@ -243,9 +228,9 @@ def test_duplicates_keep_a_key_from_being_created(use: Use, variant: Variant) ->
 
 @pytest.mark.parametrize("variant", [CLAIM, IN_HAND, FIFO], ids=str)
 def test_a_missing_function_is_installed_again(use: Use, variant: Variant) -> None:
-    client = filled(use, variant, 1)
-    run(client, "DROP FUNCTION {pop}")
-    finding = repaired(client, "code_missing", unattended=True)
+    client = use(variant, 1)
+    client.run("DROP FUNCTION {pop}")
+    finding = client.repaired("code_missing", unattended=True)
     assert finding.code.severity is Severity.CRITICAL
     assert client.pop() is not None
 
@@ -254,14 +239,14 @@ def test_a_missing_function_is_installed_again(use: Use, variant: Variant) -> No
 def test_what_several_findings_want_is_made_once(use: Use) -> None:
     """A function and an index that an older version lacks: the upgrade would create both, but it
     may fail, and then the other repair continues."""
-    client = filled(use, CLAIM, 50)
+    client = use(CLAIM, 50)
     index = index_of_pop(client)
-    run(client, "DROP INDEX {index}", index=index)
-    run(client, "DROP FUNCTION {pop}")
-    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    client.run("DROP INDEX {index}", index=index)
+    client.run("DROP FUNCTION {pop}")
+    client.run("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
     with client.database.transaction("look") as connection:
         queue = catalog.find(connection, client.queue.name, client.queue.schema)
-    diagnosis = diagnosed(client, queue=queue)
+    diagnosis = client.diagnosed(queue=queue)
     assert {"code_older", "index_missing"} <= set(codes_of(diagnosis))
     target = Target(client.database, queue, Rights.ADMIN)
     plan = plan_repairs(target, diagnosis, {"subscriber": None, "code": ()})
@@ -275,7 +260,7 @@ def test_what_several_findings_want_is_made_once(use: Use) -> None:
         "create what is missing (1), while callers continue"
     ]
     plan.run(Control(), lambda _: None)
-    assert not {"code_older", "index_missing"} & set(codes_of(diagnosed(client)))
+    assert not {"code_older", "index_missing"} & set(client.codes())
     with connect(client.url) as connection:
         count = connection.execute(
             "SELECT count(*) FROM pg_indexes WHERE tablename = %s AND indexdef LIKE %s",
@@ -285,64 +270,63 @@ def test_what_several_findings_want_is_made_once(use: Use) -> None:
 
 
 def test_findings_with_the_same_repair_have_it_once(use: Use) -> None:
-    client = filled(use, FIFO)
-    change_code(client)
-    run(client, "DROP FUNCTION {push}")
-    diagnosis = diagnosed(client)
+    client = use(FIFO, 5)
+    client.change_code()
+    client.run("DROP FUNCTION {push}")
+    diagnosis = client.diagnosed()
     assert {"code_missing", "code_changed"} <= set(codes_of(diagnosis))
     target = Target(client.database, client.queue, Rights.ADMIN)
     codes = ("code_missing", "code_changed")
     plan = plan_repairs(target, diagnosis, {"subscriber": None, "code": codes})
     assert len(plan.data["repairs"]) == 1
     plan.run(Control(), lambda _: None)
-    assert not {"code_missing", "code_changed"} & set(codes_of(diagnosed(client)))
+    assert not {"code_missing", "code_changed"} & set(client.codes())
 
 
 def test_locally_modified_code_is_shown_and_not_upgraded_unattended(use: Use) -> None:
-    client = filled(use, FIFO)
-    change_code(client)
-    finding = repaired(client, "code_changed", unattended=False)
+    client = use(FIFO, 5)
+    client.change_code()
+    finding = client.repaired("code_changed", unattended=False)
     (difference,) = evidence_of(finding)["differences"]
     assert "SKIP LOCKED" in difference["shipped"]
     assert "SKIP LOCKED" not in difference["installed"]
 
 
 def test_an_older_version_is_a_note_and_a_newer_one_is_not_repaired(use: Use) -> None:
-    client = filled(use, FIFO)
-    newer = diagnosed(client, queue=replace(client.queue, version=INTERFACE_VERSION + 1))
+    client = use(FIFO, 5)
+    newer = client.diagnosed(queue=replace(client.queue, version=INTERFACE_VERSION + 1))
     assert newer.verdict == "notes"
     assert finding_of(newer, "code_older").repair is None
-    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
-    older = diagnosed(client, queue=catalogued(client.database, client.queue))
+    client.run("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    older = client.diagnosed(queue=catalogued(client.database, client.queue))
     assert older.healthy
-    run_repair(client, finding_of(older, "code_older"))
-    assert diagnosed(client, queue=catalogued(client.database, client.queue)).verdict == "all clear"
+    client.repair(finding_of(older, "code_older"))
+    assert client.diagnosed(queue=catalogued(client.database, client.queue)).verdict == "all clear"
 
 
 def test_a_missing_table_can_only_be_restored(use: Use) -> None:
-    client = filled(use, CLAIM)
-    run(client, "ALTER TABLE {archive} RENAME TO aside")
-    finding = finding_of(diagnosed(client), "code_missing")
+    client = use(CLAIM, 5)
+    client.run("ALTER TABLE {archive} RENAME TO aside")
+    finding = client.finding("code_missing")
     assert "_archive is missing" in finding.summary
     assert finding.repair is None
-    run(client, "ALTER TABLE aside RENAME TO {name}", name=f"{client.queue.name}_archive")
-    assert diagnosed(client).verdict == "all clear"
+    client.run("ALTER TABLE aside RENAME TO {name}", name=f"{client.queue.name}_archive")
+    assert client.diagnosed().verdict == "all clear"
 
 
 # ------------------------------------------------------------------------------ adopted tables
 
 
 def test_an_adopted_table_is_checked_by_its_mapped_roles(use: Use) -> None:
-    client = filled(use, FIFO, 1)
-    run(
-        client,
+    client = use(FIFO, 1)
+    client.run(
         "CREATE TABLE jobs (n int PRIMARY KEY, state int, body text, who text, "
-        "at timestamptz, tries int)",
+        "at timestamptz, tries int)"
     )
-    run(client, "INSERT INTO jobs SELECT i, 0, 'x' FROM generate_series(1, 5) AS s (i)")
+    client.run("INSERT INTO jobs SELECT i, 0, 'x' FROM generate_series(1, 5) AS s (i)")
     roles = {"id": "n", "status": "state", "payload": "body"}
     bare = adopt(client.database, "public", "jobs", DESIGNS["status"], roles)
-    diagnosis = diagnosed(client, queue=bare)
+    diagnosis = client.diagnosed(queue=bare)
     assert (diagnosis.findings, diagnosis.verdict) == ((), "unknown")
     assert "no column has their time" in "\n".join(diagnosis.unseen)
     forget(client.database, bare)
@@ -350,17 +334,16 @@ def test_an_adopted_table_is_checked_by_its_mapped_roles(use: Use) -> None:
     roles |= {"claimed_by": "who", "claimed_at": "at", "attempts": "tries"}
     status = DESIGNS["status"]
     adopted = adopt(client.database, "public", "jobs", status, roles, consumers="direct")
-    diagnosis = diagnosed(client, queue=adopted)
+    diagnosis = client.diagnosed(queue=adopted)
     assert diagnosis.findings == ()
     # No column has their waiting time, and no order defines the next one.
     assert all(why.startswith("consumption not known") for why in diagnosis.unseen)
-    run(client, "UPDATE jobs SET state = 9 WHERE n = 1")
-    run(
-        client,
+    client.run("UPDATE jobs SET state = 9 WHERE n = 1")
+    client.run(
         "UPDATE jobs SET state = 1, who = 'me', at = now() - interval '1 day', tries = 6 "
-        "WHERE n = 2",
+        "WHERE n = 2"
     )
-    found = diagnosed(client, queue=adopted)
+    found = client.diagnosed(queue=adopted)
     assert set(codes_of(found)) == {"status_unknown", "claims_unknown", "poison"}
     forget(client.database, adopted)
-    run(client, "DROP TABLE jobs")
+    client.run("DROP TABLE jobs")

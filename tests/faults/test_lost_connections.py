@@ -20,7 +20,7 @@ from console.errors import ConnectionFailedError, ConsoleError, InDoubtError
 from console.monitor.scan_query import MessageSource
 from console.plan import Progress
 from tests.contract.installs import run_concurrently
-from tests.faults.connection_faults import (
+from tests.faults.harness.connections import (
     FATES,
     AtCommit,
     added_and_removed,

@@ -19,7 +19,7 @@ from tests.contract.client import Client
 pytest.importorskip("pyarrow", reason="needs the pipeline: pip install 'dbq-console[pipeline]'")
 
 from console.features.lake.archive import job
-from tests.faults.connection_faults import Cutter
+from tests.faults.harness.connections import Cutter
 from tests.pipeline.archive_tools import NO_RETENTION, all_payloads, payloads
 from tests.servers.proxy import Fate, Proxy
 from tests.tools.local_tasks import LocalTasks

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Answer, call
-from tests.faults.connection_faults import (
+from tests.faults.harness.connections import (
     FATES,
     LIMIT,
     Cutter,

@@ -20,7 +20,7 @@ from console.engines import Timeouts, open_database
 from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
-from tests.faults.connection_faults import unencrypted_url
+from tests.faults.harness.connections import unencrypted_url
 from tests.faults.test_sampler import install_queues, push
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
 from tests.servers.proxy import Proxy

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from tests.faults.ring_tools import Make, Popped, Ring, make_ring, wait_until_blocked
+from tests.faults.harness.ring import Make, Popped, Ring, make_ring, wait_until_blocked
 from tests.servers import wait_until
 
 # READ COMMITTED only.
@@ -30,10 +30,10 @@ def test_other_isolation_levels_are_refused_before_a_number_is_drawn(
     """READ UNCOMMITTED is READ COMMITTED under another name."""
     ring = make(in_hand=in_hand)
     calls = CALLS + (FINISHING_CALLS if ring.queue.finishes else ())
-    with ring.connect() as connection, ring.connect() as other:
-        ring.push_many(connection, ["one", "two", "three"])
-        assert ring.pop(connection)
-        before = (ring.measure(), ring.live(connection))
+    with ring.connect() as other:
+        ring.push_many(["one", "two", "three"])
+        assert ring.pop()
+        before = (ring.measure(), ring.live())
         other.autocommit = False
         for level in (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE):
             other.isolation_level = level
@@ -43,10 +43,10 @@ def test_other_isolation_levels_are_refused_before_a_number_is_drawn(
                 assert refusal.value.sqlstate == "DBQ02"
                 assert refusal.value.diag.message_hint
                 other.rollback()
-        assert (ring.measure(), ring.live(connection)) == before
+        assert (ring.measure(), ring.live()) == before
         other.isolation_level = IsolationLevel.READ_UNCOMMITTED
-        assert ring.push(other, "four") == 4
-        assert [message.id for message in ring.pop_many(other, 10)] == [2, 3, 4]
+        assert ring.push("four", on=other) == 4
+        assert [message.id for message in ring.pop_many(10, on=other)] == [2, 3, 4]
         other.commit()
 
 
@@ -67,39 +67,36 @@ def test_pops_of_an_empty_ring_write_nothing(database_url: str) -> None:
     """Even if numbers are parked that will never have a message."""
     for in_hand in ("off", "on"):
         ring = make_ring(database_url, f"ring_{in_hand}", size=50, in_hand=in_hand)
-        with ring.connect() as popper:
-            assert ring.push(popper, "a message") == 1
-            assert ring.pop(popper)
+        assert ring.push("a message") == 1
+        assert ring.pop()
         _pops_write_nothing(ring)
-        with ring.connect() as popper:
-            holes = "INSERT INTO {parked} SELECT -g, false, now() FROM generate_series(1, 300) AS g"
-            popper.execute(ring.sql(holes))
+        holes = "INSERT INTO {parked} SELECT -g, false, now() FROM generate_series(1, 300) AS g"
+        ring.execute(holes)
         _pops_write_nothing(ring)
 
 
 def test_a_push_to_a_full_ring_consumes_no_number(make: Make) -> None:
     """It does not write anything else either."""
     ring = make(size=3)
-    with ring.connect() as pusher:
-        assert ring.push_many(pusher, list("abcd")) == [1, 2, 3, None]
-        before = ring.measure()
-        for _ in range(20):
-            assert ring.push(pusher, "e") is None
-            assert ring.push_many(pusher, ["f", "g"]) == [None, None]
-        assert ring.measure() == before
-        assert _transaction_number(ring, "{push}('e')") is None
+    assert ring.push_many(list("abcd")) == [1, 2, 3, None]
+    before = ring.measure()
+    for _ in range(20):
+        assert ring.push("e") is None
+        assert ring.push_many(["f", "g"]) == [None, None]
+    assert ring.measure() == before
+    assert _transaction_number(ring, "{push}('e')") is None
 
 
 def _pops_write_nothing(ring: Ring) -> None:
     """No number is drawn, no row written, no transaction number assigned."""
     measured, rows = ring.measure(), _counted_rows(ring)
-    with ring.connect() as popper:
-        for _ in range(50):
-            assert ring.pop(popper) is None
-            assert ring.pop_many(popper, 100) == []
+    for _ in range(50):
+        assert ring.pop() is None
+        assert ring.pop_many(100) == []
     assert (ring.measure(), _counted_rows(ring)) == (measured, rows)
     for call in ("{pop}()", "{pop_many}(100)"):
         assert _transaction_number(ring, call) is None
+    ring.close()
 
 
 def _transaction_number(ring: Ring, call: str) -> object:
@@ -115,11 +112,10 @@ def _transaction_number(ring: Ring, call: str) -> object:
 def _counted_rows(ring: Ring) -> list[tuple[object, ...]]:
     """The server's row counters, once all other sessions have ended and reported theirs."""
     ring.close()
-    with ring.connect() as connection:
-        wait_until(
-            lambda: connection.execute(OTHERS).fetchone() == (0,), "all other sessions have gone"
-        )
-        return connection.execute(ROWS).fetchall()
+    wait_until(
+        lambda: ring.session.execute(OTHERS).fetchone() == (0,), "all other sessions have gone"
+    )
+    return ring.session.execute(ROWS).fetchall()
 
 
 # in_hand=on: a popped message stays until complete.
@@ -134,8 +130,7 @@ RELEASE = """
 def ring(make: Make) -> Ring:
     """A ring with in_hand=on and three messages."""
     made = make(size=10, in_hand="on")
-    with made.connect() as connection:
-        assert made.push_many(connection, ["one", "two", "three"]) == [1, 2, 3]
+    assert made.push_many(["one", "two", "three"]) == [1, 2, 3]
     return made
 
 
@@ -143,20 +138,20 @@ def test_a_pop_that_rolls_back_leaves_nothing_in_hand(ring: Ring) -> None:
     """Its number is consumed; a relay returns the message with its old id."""
     with ring.connect() as connection:
         connection.execute("BEGIN")
-        assert _id(ring.pop(connection)) == 1
+        assert _id(ring.pop(on=connection)) == 1
         connection.execute("ROLLBACK")
         assert _claims(ring, connection) == []
-        assert _id(ring.pop(connection)) == 2
+        assert _id(ring.pop(on=connection)) == 2
         ring.relay(5)
         assert _claims(ring, connection) == [(2, "two", 1, True)], "a relay does not change it"
-        assert [message.id for message in ring.pop_many(connection, 9)] == [1, 3]
+        assert [message.id for message in ring.pop_many(9, on=connection)] == [1, 3]
 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_complete_waits_for_an_open_release(ring: Ring, commits: bool) -> None:
     """Then it returns whether the claim still existed."""
     with ring.connect() as operator, ring.connect() as consumer:
-        assert _id(ring.pop(consumer)) == 1
+        assert _id(ring.pop(on=consumer)) == 1
         operator.execute("BEGIN")
         assert _release(ring, operator)
         completes = _result_after(
@@ -172,7 +167,7 @@ def test_complete_waits_for_an_open_release(ring: Ring, commits: bool) -> None:
 def test_a_release_after_complete_finds_nothing(ring: Ring) -> None:
     """The same race in the other order."""
     with ring.connect() as operator, ring.connect() as consumer:
-        assert _id(ring.pop(consumer)) == 1
+        assert _id(ring.pop(on=consumer)) == 1
         consumer.execute("BEGIN")
         assert _complete(ring, consumer)
         releases = _result_after(
@@ -185,13 +180,13 @@ def test_a_release_after_complete_finds_nothing(ring: Ring) -> None:
 def test_pop_skips_ready_rows_locked_by_another_session(ring: Ring) -> None:
     """It does not wait, and takes the next message from the ring."""
     with ring.connect() as holder, ring.connect("lock_timeout = '1ms'") as consumer:
-        assert _id(ring.pop(consumer)) == 1
+        assert _id(ring.pop(on=consumer)) == 1
         assert _release(ring, consumer)
         holder.execute("BEGIN")
-        assert [message.id for message in ring.pop_many(holder, 1)] == [1]
-        assert _id(ring.pop(consumer)) == 2
+        assert [message.id for message in ring.pop_many(1, on=holder)] == [1]
+        assert _id(ring.pop(on=consumer)) == 2
         holder.execute("ROLLBACK")
-        assert _id(ring.pop(consumer)) == 1
+        assert _id(ring.pop(on=consumer)) == 1
 
 
 def _result_after(

@@ -14,10 +14,9 @@ import pytest
 
 from console.features.demo.embedded import EmbeddedServer
 from tests.contract.traffic import at_work
-from tests.faults.doctor_tools import try_repairs
+from tests.faults.harness.clients import clients, settle
+from tests.faults.harness.ring import Make, Ring, make_ring, wait_for_server
 from tests.faults.ring_campaign import OPTIONS, campaign
-from tests.faults.ring_clients import clients, settle, try_relay, wait_for_progress
-from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
 from tests.servers import kill_session, wait_until
 
 
@@ -46,7 +45,7 @@ def test_repairs_under_traffic_lose_and_double_nothing(
     repairs: Counter[str] = Counter()
 
     def repair(ring: Ring) -> None:
-        repairs["done"] += try_repairs(ring)
+        repairs["done"] += ring.try_repairs()
 
     for seed in range(9 if long else 1):
         results = campaign(own_server, seed, 2 if long else 0.5, subscribers, repair)
@@ -65,29 +64,29 @@ def test_calls_neither_deadlock_nor_wait_for_rows(
     url = own_server.create_database(f"deadlocks_{time.monotonic_ns()}")
     rings = [make_ring(url, name, size=25, max_bytes=300) for name in ("a", "b")]
     log = _log_from_now(own_server)
-    chance = random.Random(21)
     # After this time of waiting the server searches for a deadlock, and logs the wait; by default
     # after a second. A relay waits up to 200 ms for earlier callers, while others wait for it, and
     # then gives up after 10 ms per lock that they still hold, as after ROLLBACK TO SAVEPOINT. Until
     # then it looks like a deadlock and is none.
     patience = "-c log_lock_waits=on -c deadlock_timeout=" + ("500ms" if relays else "1ms")
-    with clients(url, patience) as workers:
-        for calls in (["push", "pop", "push_many", "pop_many"],) * 4 + (["push"], ["pop"]):
-            seed = chance.randrange(2**32)
-            workers.start(
-                calls, rings=["a", "b"], seed=seed, rolled_back=0.03, largest_transaction=8
-            )
-        wait_for_progress(workers, 10_000)
+    with clients(url, 21, options=patience) as workers:
+        for calls, count in (
+            (["push", "pop", "push_many", "pop_many"], 4),
+            (["push"], 1),
+            (["pop"], 1),
+        ):
+            workers.start(calls, "a", "b", count=count, rolled_back=0.03, largest_transaction=8)
+        workers.wait_for_progress(10_000)
         done = Counter(dict.fromkeys(["a", "b"] * relays, 0))
 
         def relay_repeatedly(ring: Ring, chance: random.Random) -> Iterator[None]:
             while True:  # one that gets no lock in time is not an error
-                done[ring.queue.name] += try_relay(ring, chance) is not None
+                done[ring.queue.name] += ring.try_relay(chance) is not None
                 yield
 
         work = [relay_repeatedly(ring, random.Random(22)) for ring in rings if relays]
         with at_work(iter(()), *work, pause_seconds=0.05) as running:
-            wait_for_progress(workers, 6_000_000 if long else 150_000)
+            workers.wait_for_progress(6_000_000 if long else 150_000)
             wait_until(
                 lambda: all(done.values()) or any(one.done() for one in running[1:]), "relays"
             )
@@ -112,7 +111,7 @@ def test_rows_locked_by_another_session_are_skipped(make: Make, first: str) -> N
     """Slots and parked rows are locked by an open transaction: every call returns at once."""
     ring = make(size=8)
     with ring.connect() as holder, ring.connect("lock_timeout = '1ms'") as caller:
-        assert ring.push_many(caller, list("abcd")) == [1, 2, 3, 4]
+        assert ring.push_many(list("abcd"), on=caller) == [1, 2, 3, 4]
         rows = "INSERT INTO {parked} VALUES (1, true, now()), (2, true, now()), (2, false, now())"
         caller.execute(ring.sql(rows))
         # Number 5 is parked, as by an early pop: the push that cannot use it finds it parked.
@@ -121,10 +120,10 @@ def test_rows_locked_by_another_session_are_skipped(make: Make, first: str) -> N
         holder.execute(ring.sql("SELECT FROM {ring} FOR UPDATE"))
         holder.execute(ring.sql("SELECT FROM {parked} FOR UPDATE"))
         calls: dict[str, Callable[[], object]] = {
-            "pop": lambda: ring.pop(caller) is None,
-            "pop_many": lambda: ring.pop_many(caller, 3) == [],
-            "push": lambda: ring.push(caller, "e") is None,
-            "push_many": lambda: ring.push_many(caller, ["f", "g"]) == [None, None],
+            "pop": lambda: ring.pop(on=caller) is None,
+            "pop_many": lambda: ring.pop_many(3, on=caller) == [],
+            "push": lambda: ring.push("e", on=caller) is None,
+            "push_many": lambda: ring.push_many(["f", "g"], on=caller) == [None, None],
         }
         for call in (first, *calls):
             assert calls[call](), call
@@ -159,8 +158,7 @@ DELAY_DDL = """
 def slow_ring(own_server: EmbeddedServer) -> Iterator[Ring]:
     """A ring whose relays take at least 150 ms."""
     made = make_ring(own_server.create_database("slow_relay"), size=3000, max_bytes=300)
-    with made.connect() as connection:
-        connection.execute(DELAY_DDL)
+    made.session.execute(DELAY_DDL)
     yield made
     made.close()
 
@@ -171,19 +169,17 @@ def test_a_relay_killed_at_any_time_is_complete_or_undone(
     """By pg_terminate_backend, by SIGKILL of its backend, by SIGKILL of the server."""
     ring = slow_ring
     chance = random.Random(16)  # has each way to end it among the first four
-    with ring.connect() as connection:
-        for _ in range(2):
-            ring.push_many(connection, [f"message {i} " + "y" * (i % 200) for i in range(1000)])
-        for _ in range(700):
-            ring.pop(connection)
-        before = state(ring, connection)
+    for _ in range(2):
+        ring.push_many([f"message {i} " + "y" * (i % 200) for i in range(1000)])
+    for _ in range(700):
+        ring.pop()
+    before = state(ring)
     cut_off = 0
     for _ in range(60 if long else 4):
         how = chance.choice(["terminate", "terminate", "backend", "server"])
         cut_off += _relay_and_cut(own_server, ring, chance, how)
         wait_for_server(ring.url)
-        with ring.connect() as connection:
-            after = state(ring, connection)
+        after = state(ring)
         _compare(before, after)
         before = after
     assert cut_off, "no relay was ever cut off"
@@ -192,10 +188,10 @@ def test_a_relay_killed_at_any_time_is_complete_or_undone(
     assert drained == before.messages
 
 
-def state(ring: Ring, connection: psycopg.Connection) -> State:
+def state(ring: Ring) -> State:
     """The current state of the ring."""
     now = ring.measure()
-    live = ring.live(connection)
+    live = ring.live()
     assert all(slot == number % now.size for slot, number, _, _ in live)
     messages = [(first_id, text) for _, _, first_id, text in live]
     return State(now.size, now.base, now.next_push, now.next_pop, messages)
@@ -220,8 +216,7 @@ def _relay_and_cut(server: EmbeddedServer, ring: Ring, chance: random.Random, ho
         if how == "server":
             server.kill()
         elif how == "terminate":
-            with ring.connect() as connection:
-                connection.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
+            ring.session.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
         else:
             kill_session(ring.url, pid)
     if not server.running:

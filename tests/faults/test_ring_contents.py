@@ -4,7 +4,6 @@ import hashlib
 import random
 from functools import partial
 
-import psycopg
 import pytest
 from psycopg.sql import SQL
 
@@ -19,9 +18,8 @@ from console.doctor.lost_numbers import ContentMismatch
 from console.features.demo.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
-from tests.faults.doctor_tools import diagnose_ring, findings_by_code, repair_all, repair_finding
-from tests.faults.ring_clients import clients, settle, traffic, try_relay
-from tests.faults.ring_tools import Make, Popped, Ring, wait_for_server
+from tests.faults.harness.clients import CONSUMER, PRODUCER, clients, settle
+from tests.faults.harness.ring import Make, Popped, Ring, wait_for_server
 from tests.tools.repairs import carry_out
 
 KB, MB = 1000, 1_000_000
@@ -46,17 +44,16 @@ def bytes_of(number: int, size: int) -> str:
 def test_large_messages_pass_through_the_ring_and_leave_no_content(make: Make, size: int) -> None:
     """One by one and in batches, more than once around the ring, through a relay."""
     ring = make(size=3)
-    with ring.connect() as connection:
-        for lap in range(2):
-            pushed = [bytes_of(3 * lap + number, size) for number in range(3)]
-            assert ring.push(connection, pushed[0]) is not None
-            assert ring.push_many(connection, [*pushed[1:], "no room"])[-1] is None
-            ring.relay(3 + lap)
-            popped = ring.pop(connection)
-            assert popped is not None
-            assert [popped.payload, *payloads(ring.pop_many(connection, 3))] == pushed
-        assert ring.contents(connection) == {}
-    assert findings_by_code(ring) == {}
+    for lap in range(2):
+        pushed = [bytes_of(3 * lap + number, size) for number in range(3)]
+        assert ring.push(pushed[0]) is not None
+        assert ring.push_many([*pushed[1:], "no room"])[-1] is None
+        ring.relay(3 + lap)
+        popped = ring.pop()
+        assert popped is not None
+        assert [popped.payload, *payloads(ring.pop_many(3))] == pushed
+    assert ring.contents() == {}
+    assert ring.findings() == {}
 
 
 def payloads(popped: list[Popped]) -> list[str]:
@@ -70,32 +67,30 @@ def test_a_crash_during_a_push_and_a_pop_leaves_no_content_behind(
     ring = make()
     pushing, popping = ring.connect(), ring.connect()
     kept = [bytes_of(number, MB) for number in range(2)]
-    with ring.connect() as connection:
-        assert None not in ring.push_many(connection, kept)
+    assert None not in ring.push_many(kept)
     pushing.autocommit = popping.autocommit = False
-    assert ring.push(pushing, "lost with its transaction" * KB)
-    assert ring.pop(popping) is not None
+    assert ring.push("lost with its transaction" * KB, on=pushing)
+    assert ring.pop(on=popping) is not None
     own_server.kill()
     own_server.restart()
     wait_for_server(ring.url)
     pushing.close()
     popping.close()
-    with ring.connect() as connection:
-        assert sorted(ring.contents(connection).values()) == sorted(kept)
-        repair_all(ring)
-        assert sorted(payloads(ring.drain())) == sorted(kept)
-        assert ring.contents(connection) == {}
-    assert findings_by_code(ring) == {}
+    assert sorted(ring.contents().values()) == sorted(kept)
+    ring.repair_all()
+    assert sorted(payloads(ring.drain())) == sorted(kept)
+    assert ring.contents() == {}
+    assert ring.findings() == {}
 
 
 def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
     ring = make(size=4)
-    with ring.connect() as other, ring.connect() as connection, other.transaction():
+    with ring.connect() as other, other.transaction():
         other.execute(ring.sql("SELECT FROM {ring} WHERE slot IN (1, 2) FOR UPDATE"))
-        assert ring.push(connection, "one") == 3
-        assert ring.push_many(connection, ["two", "three"]) == [4, None]
-        assert {(1, True), (2, True)} <= ring.parked(connection)
-        assert ring.contents(connection) == {3: "one", 4: "two"}
+        assert ring.push("one") == 3
+        assert ring.push_many(["two", "three"]) == [4, None]
+        assert {(1, True), (2, True)} <= ring.parked()
+        assert ring.contents() == {3: "one", 4: "two"}
 
 
 def test_the_plan_of_install_names_the_chosen_content_option_first(make: Make) -> None:
@@ -110,97 +105,91 @@ def test_the_plan_of_install_names_the_chosen_content_option_first(make: Make) -
 
 def test_a_pop_archives_the_content(make: Make) -> None:
     ring = make(archive_at_pop="on")
-    with ring.connect() as connection:
-        ring.push_many(connection, ["one", "two", "three"])
-        ring.pop(connection)
-        ring.pop_many(connection, 5)
-        archived = connection.execute(ring.sql("SELECT id, payload FROM {archive} ORDER BY id"))
-        assert archived.fetchall() == [(1, "one"), (2, "two"), (3, "three")]
-        assert ring.contents(connection) == {}
+    ring.push_many(["one", "two", "three"])
+    ring.pop()
+    ring.pop_many(5)
+    archived = ring.execute("SELECT id, payload FROM {archive} ORDER BY id")
+    assert archived.fetchall() == [(1, "one"), (2, "two"), (3, "three")]
+    assert ring.contents() == {}
 
 
 def test_an_uninstall_counts_contents_that_have_no_slot(make: Make) -> None:
     """They are messages, which would be lost."""
     ring = make()
-    with ring.connect() as connection:
-        ring.push_many(connection, ["one", "two"])
-        connection.execute(ring.sql("DELETE FROM {ring} WHERE first_id = 2"))
+    ring.push_many(["one", "two"])
+    ring.execute("DELETE FROM {ring} WHERE first_id = 2")
     with ring.database.transaction("count") as connection:
         assert contents(connection, ring.queue).live == 2
     uninstall(ring.database, ring.queue, keep_archive=False, with_messages=True)
-    with ring.connect() as connection:
-        tables = "SELECT relname FROM pg_class WHERE relname ~ ('^' || %s || '(_|$)')"
-        left = connection.execute(tables, [ring.queue.name])
-        assert left.fetchall() == []
+    tables = "SELECT relname FROM pg_class WHERE relname ~ ('^' || %s || '(_|$)')"
+    left = ring.session.execute(tables, [ring.queue.name])
+    assert left.fetchall() == []
 
 
-def delete_content(ring: Ring, connection: psycopg.Connection, number: int) -> None:
+def delete_content(ring: Ring, number: int) -> None:
     for table in ring.content_tables:
         delete = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
-        connection.execute(delete, [number])
+        ring.session.execute(delete, [number])
 
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_no_pop_stops_at_a_slot_without_its_content(make: Make, batch: int) -> None:
     """Its number is parked; pops continue, however often they read it."""
     ring = make()
-    with ring.connect() as connection:
 
-        def pop() -> list[str]:
-            return payloads(ring.take(connection, batch))
+    def pop() -> list[str]:
+        return payloads(ring.take(batch))
 
-        ring.push_many(connection, ["one", "two", "three"])
-        delete_content(ring, connection, 2)
-        assert [pop(), pop(), pop()] == [["one"], ["three"], []]
-        assert ring.parked(connection) == {(2, False)}
-        found = findings_by_code(ring)
-        assert list(found) == ["slot_without_content"]
-        assert found["slot_without_content"].evidence == {"count": 1, "ids": [2]}
-        repair_all(ring)
-        assert list(findings_by_code(ring)) == ["slot_without_content"], "not unattended"
-        # With its content from a backup it is a message again.
-        insert = SQL("INSERT INTO {} VALUES (2, 'two')").format(ring.content_tables[2])
-        connection.execute(insert)
-        assert [pop(), pop()] == [["two"], []]
-        assert findings_by_code(ring) == {}
-        ring.push_many(connection, ["four", "five"])
-        delete_content(ring, connection, 4)
-        (finding,) = findings_by_code(ring).values()
-        repair_finding(ring, finding)
-        assert [pop(), pop()] == [["five"], []]
-        assert ring.measure().live == 0
-        details = "SELECT detail FROM dbq.action WHERE queue_name = %s AND detail LIKE 'freed%%'"
-        audited = connection.execute(details, [ring.queue.name])
-        assert audited.fetchall() == [("freed: 1 slot whose message is LOST",)]
+    ring.push_many(["one", "two", "three"])
+    delete_content(ring, 2)
+    assert [pop(), pop(), pop()] == [["one"], ["three"], []]
+    assert ring.parked() == {(2, False)}
+    found = ring.findings()
+    assert list(found) == ["slot_without_content"]
+    assert found["slot_without_content"].evidence == {"count": 1, "ids": [2]}
+    ring.repair_all()
+    assert list(ring.findings()) == ["slot_without_content"], "not unattended"
+    # With its content from a backup it is a message again.
+    insert = SQL("INSERT INTO {} VALUES (2, 'two')").format(ring.content_tables[2])
+    ring.session.execute(insert)
+    assert [pop(), pop()] == [["two"], []]
+    assert ring.findings() == {}
+    ring.push_many(["four", "five"])
+    delete_content(ring, 4)
+    (finding,) = ring.findings().values()
+    ring.repair_until_clear(finding)
+    assert [pop(), pop()] == [["five"], []]
+    assert ring.measure().live == 0
+    details = "SELECT detail FROM dbq.action WHERE queue_name = %s AND detail LIKE 'freed%%'"
+    audited = ring.session.execute(details, [ring.queue.name])
+    assert audited.fetchall() == [("freed: 1 slot whose message is LOST",)]
 
 
 def test_a_content_without_a_slot_is_moved_into_the_archive(make: Make) -> None:
     """But not one of an open push or pop, nor one that a relay has moved to another slot."""
     ring = make()
-    with ring.connect() as connection, ring.connect() as other:
-        ring.push_many(connection, ["moved", "one", "two", "popping"])
+    with ring.connect() as other:
+        ring.push_many(["moved", "one", "two", "popping"])
         ring.relay(5)
-        connection.execute(
-            ring.sql(
-                "UPDATE {ring} SET message_id = NULL, first_id = NULL,"
-                " reference_count = 0 WHERE first_id IN (2, 3)"
-            )
+        ring.execute(
+            "UPDATE {ring} SET message_id = NULL, first_id = NULL,"
+            " reference_count = 0 WHERE first_id IN (2, 3)"
         )
         with other.transaction(force_rollback=True):
-            ring.push(other, "pushing")
-            assert ring.pop(other) is not None
+            ring.push("pushing", on=other)
+            assert ring.pop(on=other) is not None
             finding = findings_now(ring)["content_without_slot"]
             assert finding.evidence == {"count": 2, "ids": [2, 3]}
             assert finding.repair is not None
             lines = carry_out(finding.repair, ring.database)
             assert lines == ["moved into the archive: 2 contents without a slot"]
-        archived = connection.execute(
-            ring.sql("SELECT id, payload, state, reason FROM {archive} ORDER BY id")
+        archived = ring.execute(
+            "SELECT id, payload, state, reason FROM {archive} ORDER BY id"
         ).fetchall()
         reason = "content without slot"
         assert archived == [(2, "one", "error", reason), (3, "two", "error", reason)]
-        assert ring.contents(connection) == {1: "moved", 4: "popping"}
-    repair_all(ring)
+        assert ring.contents() == {1: "moved", 4: "popping"}
+    ring.repair_all()
     assert sorted(payloads(ring.drain())) == ["moved", "popping"]
     ring.relay()
     with ring.database.transaction("look", read_only=True) as reading:
@@ -210,11 +199,11 @@ def test_a_content_without_a_slot_is_moved_into_the_archive(make: Make) -> None:
     )
     assert (done.ledger.out, done.ledger.into) == (2, 2)
     assert payloads(ring.drain()) == ["one", "two"]
-    assert findings_by_code(ring) == {}
+    assert ring.findings() == {}
 
 
 def findings_now(ring: Ring) -> dict[str, Finding]:
-    findings, _ = diagnose_ring(ring, patience_seconds=0.05)
+    findings, _ = ring.examine(patience_seconds=0.05)
     return {finding.code.name: finding for finding in findings}
 
 
@@ -223,10 +212,12 @@ def test_traffic_causes_no_content_mismatch(make: Make, long: bool) -> None:
     """Producers and consumers commit and roll back, with relays: slots and contents match."""
     ring = make(size=60)
     chance = random.Random(5)
-    with clients(ring.url) as workers, check_context(ring.database, ring.queue) as context:
-        traffic(workers, ring, chance, producers=2, consumers=2)
+    with clients(ring.url, chance) as workers, check_context(ring.database, ring.queue) as context:
+        for calls in (PRODUCER, CONSUMER):
+            workers.start(calls, ring.queue.name, count=2, rolled_back=0.02)
+        workers.wait_for_progress(20_000)
         for _ in range(500 if long else 30):
             assert context.query_unlimited(ContentMismatch, "content_mismatches") == []
             if chance.random() < 0.1:
-                try_relay(ring, chance)
+                ring.try_relay(chance)
         settle(workers, ring)

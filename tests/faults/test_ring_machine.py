@@ -1,6 +1,5 @@
 """A small ring on PostgreSQL behaves exactly like the model of the protocol, step by step."""
 
-import psycopg
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,9 +12,9 @@ from hypothesis.stateful import (
 )
 
 from console.errors import ConsoleError
-from tests.faults import ring_model as model
-from tests.faults.ring_model import MOST_PARKED_READ, Store, Transaction, finish
-from tests.faults.ring_tools import Make, Ring
+from tests.faults.harness import model
+from tests.faults.harness.model import MOST_PARKED_READ, Store, Transaction, finish
+from tests.faults.harness.ring import Make, Ring
 
 SIZES = st.integers(1, 7)
 FATES = st.sampled_from(["commit", "commit", "commit", "roll back", "savepoint"])
@@ -34,20 +33,19 @@ def ring(request: pytest.FixtureRequest, make: Make) -> Ring:
 
 def test_a_ring_behaves_like_its_model(ring: Ring, long: bool) -> None:
     """Nothing is lost or doubled, full and empty are true, numbers are those of the protocol."""
-    with ring.connect() as connection:
 
-        class Machine(RingMachine):
-            def __init__(self) -> None:
-                super().__init__(ring, connection)
+    class Machine(RingMachine):
+        def __init__(self) -> None:
+            super().__init__(ring)
 
-        bounds = settings(
-            deadline=None,
-            derandomize=True,
-            database=None,
-            max_examples=400 if long else 6,
-            stateful_step_count=50,
-        )
-        run_state_machine_as_test(Machine, settings=bounds)
+    bounds = settings(
+        deadline=None,
+        derandomize=True,
+        database=None,
+        max_examples=400 if long else 6,
+        stateful_step_count=50,
+    )
+    run_state_machine_as_test(Machine, settings=bounds)
 
 
 PARKED_POSITIONS = """
@@ -63,10 +61,9 @@ TURN = """
 class RingMachine(RuleBasedStateMachine):
     """Makes each call on the model and on the ring, and compares their entire states."""
 
-    def __init__(self, ring: Ring, connection: psycopg.Connection) -> None:
+    def __init__(self, ring: Ring) -> None:
         super().__init__()
         self.ring = ring
-        self.connection = connection
         self.store = Store(1)
         self.serial = 0
         self.stored: set[str] = set()
@@ -79,7 +76,7 @@ class RingMachine(RuleBasedStateMachine):
     def set_up_ring(self, size: int, first: int) -> None:
         """An empty ring of that size whose numbers start at `first`."""
         self.store = Store(size, base=first, next_push=first, next_pop=first)
-        self.ring.set_state(self.connection, self.store)
+        self.ring.set_state(self.store)
 
     @rule(calls=CALLS, fate=FATES)
     def work(self, calls: list[tuple[str, int]], fate: str) -> None:
@@ -87,22 +84,22 @@ class RingMachine(RuleBasedStateMachine):
         tx = self.store.begin()
         stored: list[str] = []
         popped: list[str] = []
-        self.connection.execute("BEGIN")
+        self.ring.execute("BEGIN")
         for position, (call, n) in enumerate(calls):
             undo = tx.savepoint()
-            self.connection.execute("SAVEPOINT here")
+            self.ring.execute("SAVEPOINT here")
             pushed_now, popped_now = self._call(tx, call, n)
             if fate == "savepoint" and position == len(calls) - 1:
-                self.connection.execute("ROLLBACK TO here")
+                self.ring.execute("ROLLBACK TO here")
                 undo()
             else:
                 stored += pushed_now
                 popped += popped_now
         if fate == "roll back":
-            self.connection.execute("ROLLBACK")
+            self.ring.execute("ROLLBACK")
             tx.roll_back()
             return
-        self.connection.execute("COMMIT")
+        self.ring.execute("COMMIT")
         tx.commit()
         self.stored |= set(stored)
         self.popped += popped
@@ -112,10 +109,10 @@ class RingMachine(RuleBasedStateMachine):
         if call.startswith("push"):
             payloads = self._payloads(n if call == "push_many" else 1)
             if call == "push_many":
-                numbers = self.ring.push_many(self.connection, payloads)
+                numbers = self.ring.push_many(payloads)
                 assert numbers == finish(model.push_many(tx, payloads))
             else:
-                numbers = [self.ring.push(self.connection, payloads[0])]
+                numbers = [self.ring.push(payloads[0])]
                 assert numbers == [finish(model.push(tx, payloads[0]))]
             stored = [p for p, number in zip(payloads, numbers, strict=True) if number is not None]
             assert stored == payloads[: len(stored)], "only the last ones may not fit"
@@ -123,10 +120,10 @@ class RingMachine(RuleBasedStateMachine):
         if call == "pop" or n > 0:
             self._set_parked_read()
         if call == "pop_many":
-            messages = self.ring.pop_many(self.connection, n)
+            messages = self.ring.pop_many(n)
             expected = finish(model.pop_many(tx, n))
         else:
-            popped = self.ring.pop(self.connection)
+            popped = self.ring.pop()
             messages = [popped] if popped else []
             live = finish(model.pop(tx))
             expected = [live] if live else []
@@ -135,9 +132,9 @@ class RingMachine(RuleBasedStateMachine):
 
     def _set_parked_read(self) -> None:
         """Let the model read the rows that the ring will; each within `most_turns` calls."""
-        rows = self.connection.execute(self.ring.sql(PARKED_POSITIONS)).fetchall()
+        rows = self.ring.execute(PARKED_POSITIONS).fetchall()
         positions = {number: (int(page), int(line)) for number, page, line in rows}
-        row = self.connection.execute(self.ring.sql(TURN)).fetchone()
+        row = self.ring.execute(TURN).fetchone()
         assert row is not None
         turn, chunks = row
         parked_read = model.parked_read(positions, turn, chunks) if positions else []
@@ -170,14 +167,14 @@ class RingMachine(RuleBasedStateMachine):
         """Like a caller that dies after drawing numbers, or like a crash."""
         for _ in range(how_many):
             self.store.draw(push=push)
-            self.ring.consume_numbers(self.connection, "push" if push else "pop")
+            self.ring.consume_numbers("push" if push else "pop")
 
     @rule(how_many=st.integers(1, 3))
     def pop_early(self, how_many: int) -> None:
         """Like pops that draw a push's number before the push has written."""
         for _ in range(how_many):
             self._park(self.store.draw(push=False), void=False)
-            self.ring.consume_numbers(self.connection, "pop")
+            self.ring.consume_numbers("pop")
 
     @rule(how_many=st.integers(25, 60), lost=st.integers(0, 60))
     def pops_run_ahead(self, how_many: int, lost: int) -> None:
@@ -196,8 +193,8 @@ class RingMachine(RuleBasedStateMachine):
 
     def _park(self, number: int, *, void: bool) -> None:
         self.store.parked.add((number, void))
-        insert = self.ring.sql("INSERT INTO {parked} VALUES (%s, %s, now()) ON CONFLICT DO NOTHING")
-        self.connection.execute(insert, [number, void])
+        insert = "INSERT INTO {parked} VALUES (%s, %s, now()) ON CONFLICT DO NOTHING"
+        self.ring.execute(insert, number, void)
 
     @invariant()
     def ring_equals_model(self) -> None:
@@ -207,14 +204,13 @@ class RingMachine(RuleBasedStateMachine):
         assert (now.size, now.base) == (store.size, store.base)
         assert (now.next_push, now.next_pop) == (store.next_push, store.next_pop)
         assert {
-            slot: (number, first_id, text)
-            for slot, number, first_id, text in self.ring.live(self.connection)
+            slot: (number, first_id, text) for slot, number, first_id, text in self.ring.live()
         } == {
             slot: (live.message_id, live.first_id, live.payload)
             for slot, live in store.slots.items()
         }
-        assert self.ring.parked(self.connection) == store.parked
-        assert self.ring.contents(self.connection) == {
+        assert self.ring.parked() == store.parked
+        assert self.ring.contents() == {
             live.first_id: live.payload for live in store.slots.values()
         }
         live = [message.payload for message in store.slots.values()]

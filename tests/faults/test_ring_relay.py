@@ -11,7 +11,7 @@ from console.actions import relay as action
 from console.actions import short_locks
 from console.errors import BusyError, ConsoleError
 from console.features.demo.embedded import EmbeddedServer
-from tests.faults.ring_tools import Make, Ring, wait_for_server, wait_until_blocked
+from tests.faults.harness.ring import Make, Ring, wait_for_server, wait_until_blocked
 
 HELD = """
     SELECT c.relname, l.mode FROM pg_locks AS l INNER JOIN pg_class AS c ON l.relation = c.oid
@@ -34,42 +34,39 @@ def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fill(ring: Ring) -> None:
-    with ring.connect() as connection:
-        ring.push_many(connection, [f"message {number}" for number in range(1, 31)])
-        assert len(ring.pop_many(connection, 10)) == 10
+    ring.push_many([f"message {number}" for number in range(1, 31)])
+    assert len(ring.pop_many(10)) == 10
 
 
 def test_fewer_slots_than_messages_are_refused_with_the_number_to_drain(ring: Ring) -> None:
     """Nothing is changed; each popped message is one less to drain."""
-    with ring.connect() as connection:
-        before = (ring.measure(), ring.live(connection))
-        with pytest.raises(ConsoleError, match="Drain 5 messages first") as refusal:
-            ring.relay(15)
-        assert refusal.value.exit_status == 4
-        assert (ring.measure(), ring.live(connection)) == before
-        assert len(ring.pop_many(connection, 5)) == 5
-        assert ring.relay(15).live == 15
-        assert ring.push(connection, "one more") is None
-        assert [message.id for message in ring.pop_many(connection, 99)] == list(range(16, 31))
-        with pytest.raises(ConsoleError, match="at least one slot"):
-            ring.relay(0)
+    before = (ring.measure(), ring.live())
+    with pytest.raises(ConsoleError, match="Drain 5 messages first") as refusal:
+        ring.relay(15)
+    assert refusal.value.exit_status == 4
+    assert (ring.measure(), ring.live()) == before
+    assert len(ring.pop_many(5)) == 5
+    assert ring.relay(15).live == 15
+    assert ring.push("one more") is None
+    assert [message.id for message in ring.pop_many(99)] == list(range(16, 31))
+    with pytest.raises(ConsoleError, match="at least one slot"):
+        ring.relay(0)
 
 
 def test_ids_survive_many_relays_and_keep_rising(ring: Ring) -> None:
     """Pop returns the id that push returned, whatever the message's current number."""
-    with ring.connect() as connection:
-        ids = list(range(11, 31))
-        for size in (20, 73, 25, 400, 21):
-            relaid = ring.relay(size)
-            assert relaid.next_push == relaid.base + relaid.live
-            pushed = ring.push(connection, f"message at {size}")
-            assert pushed == (relaid.next_push if size > 20 else None)
-            ids += [pushed] if pushed else []
-            taken = ring.pop(connection)
-            assert taken is not None
-            assert taken.id == ids.pop(0)
-        assert ids == sorted(ids)
-        assert [message.id for message in ring.drain()] == ids
+    ids = list(range(11, 31))
+    for size in (20, 73, 25, 400, 21):
+        relaid = ring.relay(size)
+        assert relaid.next_push == relaid.base + relaid.live
+        pushed = ring.push(f"message at {size}")
+        assert pushed == (relaid.next_push if size > 20 else None)
+        ids += [pushed] if pushed else []
+        taken = ring.pop()
+        assert taken is not None
+        assert taken.id == ids.pop(0)
+    assert ids == sorted(ids)
+    assert [message.id for message in ring.drain()] == ids
 
 
 @pytest.mark.usefixtures("short_retries")
@@ -95,33 +92,33 @@ def test_an_open_transaction_blocks_a_relay_and_is_named(ring: Ring, call: str) 
 
 def test_a_failed_attempt_releases_all_its_locks(ring: Ring) -> None:
     """An attempt that fails at a later lock does not keep the first, so callers continue."""
-    with ring.connect() as holder, ring.connect() as operator, ring.connect() as caller:
+    with ring.connect() as holder, ring.connect() as caller:
         holder.execute("BEGIN")
         # After a rollback to a savepoint a caller holds the sequence, but no longer parked.
         holder.execute("SAVEPOINT here")
-        assert ring.push(holder, "never")
+        assert ring.push("never", on=holder)
         holder.execute("ROLLBACK TO here")
         for _ in range(3):
             with pytest.raises(psycopg.errors.LockNotAvailable):
-                operator.execute(ring.sql("SELECT {relay}(60)"))
-            assert ring.pop(caller)
+                ring.execute("SELECT {relay}(60)")
+            assert ring.pop(on=caller)
         assert action.measure(ring.database, ring.queue)[1]
         holder.execute("COMMIT")
-        operator.execute(ring.sql("SELECT {relay}(60)"))
+        ring.execute("SELECT {relay}(60)")
 
 
 def test_an_older_snapshot_still_sees_the_messages(ring: Ring) -> None:
     """Like a dump that started before and reads the ring later: relay does not truncate."""
     query = ring.sql("SELECT first_id, message FROM {ring} WHERE reference_count > 0 ORDER BY 1")
-    with ring.connect() as dump, ring.connect() as connection:
+    with ring.connect() as dump:
         dump.autocommit = False
         dump.isolation_level = IsolationLevel.REPEATABLE_READ
         dump.execute("SELECT count(*) FROM pg_class")
-        before = connection.execute(query).fetchall()
-        connection.execute(ring.sql("INSERT INTO {parked} VALUES (-1, false, now())"))
+        before = ring.session.execute(query).fetchall()
+        ring.execute("INSERT INTO {parked} VALUES (-1, false, now())")
         for size in (20, 300, 20):
             ring.relay(size)
-        assert len(ring.pop_many(connection, 5)) == 5
+        assert len(ring.pop_many(5)) == 5
         ring.relay(15)
         assert dump.execute(query).fetchall() == before
         assert dump.execute(ring.sql("SELECT size FROM {config}")).fetchone() == (50,)
@@ -137,7 +134,7 @@ def test_prepared_transactions_block_a_relay_and_are_named(
     _fill(ring)
     with ring.connect() as connection:
         connection.execute("BEGIN")
-        assert ring.pop(connection)
+        assert ring.pop(on=connection)
         connection.execute("PREPARE TRANSACTION 'left behind'")
     own_server.kill()
     own_server.restart()
@@ -168,7 +165,7 @@ def test_a_caller_that_waits_for_a_relay_holds_no_lock_on_the_ring(
     """So a relay gets every later lock at once. Also if the caller's plans are cached."""
     ring = make(size=50, in_hand=in_hand)
     _fill(ring)
-    with ring.connect() as operator, ring.connect() as observer:
+    with ring.connect() as operator:
         for call, cached in itertools.product(CALLS, (False, True)):
             with ring.connect() as caller:
                 for _ in range(7 if cached else 0):
@@ -178,7 +175,7 @@ def test_a_caller_that_waits_for_a_relay_holds_no_lock_on_the_ring(
                 thread = threading.Thread(target=caller.execute, args=[ring.sql(call)])
                 thread.start()
                 wait_until_blocked(ring, caller)
-                held = observer.execute(HELD, [caller.info.backend_pid]).fetchall()
+                held = ring.session.execute(HELD, [caller.info.backend_pid]).fetchall()
                 operator.execute("ROLLBACK")
                 thread.join()
                 assert held == [], call
@@ -187,12 +184,12 @@ def test_a_caller_that_waits_for_a_relay_holds_no_lock_on_the_ring(
 def test_callers_wait_for_a_relay_and_then_use_the_new_ring(ring: Ring) -> None:
     """No number or size is kept across a relay: a caller that waited reads them again."""
     with ring.connect() as operator, ring.connect() as caller:
-        assert ring.pop(caller)  # caches its plans with the old size
+        assert ring.pop(on=caller)  # caches its plans with the old size
         operator.execute("BEGIN")
         operator.execute(ring.sql("SELECT {relay}(19)"))
         caller.execute("SET lock_timeout = '100ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            ring.pop(caller)
+            ring.pop(on=caller)
         operator.execute("COMMIT")
-        assert ring.push(caller, "no room") is None
-        assert [message.id for message in ring.pop_many(caller, 99)] == list(range(12, 31))
+        assert ring.push("no room", on=caller) is None
+        assert [message.id for message in ring.pop_many(99, on=caller)] == list(range(12, 31))

@@ -10,10 +10,9 @@ import psycopg
 import pytest
 
 from tests.cli.calls import Console
-from tests.faults.queue_client import Ledger, payload
-from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
-from tests.faults.ring_clients import Clients, clients
-from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.harness.client import payload
+from tests.faults.harness.clients import Clients, clients
+from tests.faults.harness.ring import Ring, make_ring
 from tests.servers import wait_until
 
 SEARCH, BILLING = "search", "billing"
@@ -27,23 +26,18 @@ def ring(database_url: str, long: bool) -> Iterator[Ring]:
     """With `--long` it takes a minute to fill it, at 33 messages per second."""
     size = 2_000 if long else 60
     made = make_ring(database_url, "events", size=size, subscribers=f"{BILLING},{SEARCH}")
-    keep_marks(made)
     yield made
     made.close()
 
 
 def consume(workers: Clients, subscriber: str) -> None:
     """Start two processes; each pop is its own transaction."""
-    for seed in range(2):
-        more = {"subscriber": subscriber, "marks": MARKS, "largest_transaction": 1}
-        workers.start(["pop"], rings=["events"], seed=seed, name=f"{subscriber}.", **more)
+    more = {"subscriber": subscriber, "largest_transaction": 1}
+    workers.start(["pop"], "events", count=2, name=f"{subscriber}.", **more)
 
 
-def popped(workers: Clients, ring: Ring, subscriber: str) -> Counter[str]:
-    logs = sorted(workers.folder.glob(f"{subscriber}.*.log"))
-    ledger = Ledger.read(logs, marks_of(ring))
-    assert not ledger.errors
-    return ledger.popped
+def popped(workers: Clients, subscriber: str) -> Counter[str]:
+    return workers.ledger(f"{subscriber}.").popped
 
 
 class Pusher:
@@ -63,7 +57,7 @@ class Pusher:
                     lambda: all(self.owed(subscriber) < _LAG for subscriber in subscribers),
                     "they get on",
                 )
-            if self.views[BILLING].push(self.connection, text) is None:
+            if self.views[BILLING].push(text, on=self.connection) is None:
                 return False
             self.stored.append(text)
             threading.Event().wait(pause_seconds)
@@ -103,7 +97,7 @@ def doctor_findings(console: Console, idle_seconds: float) -> dict[str, dict[str
 def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, long: bool) -> None:
     console = Console(ring.url)
     size = int(ring.queue.options["size"])
-    with ring.connect() as connection, clients(ring.url) as workers:
+    with ring.connect() as connection, clients(ring.url, marked=True) as workers:
         pusher = Pusher(ring, connection)
         consume(workers, BILLING)
         consume(workers, SEARCH)
@@ -119,7 +113,7 @@ def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, lo
         assert not pusher.push(BILLING, pause_seconds=0.03 * long)
         assert pusher.owed(SEARCH) == size
         wait_until(lambda: pusher.owed(BILLING) == 0, "the other pops on")
-        before = popped(workers, ring, SEARCH)
+        before = popped(workers, SEARCH)
         assert len(pusher.stored) - before.total() == size
         assert not pusher.push(most=1)
 
@@ -145,5 +139,5 @@ def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, lo
         assert pusher.push(BILLING, SEARCH, most=2 * size)
         wait_until(lambda: not pusher.owed(BILLING) + pusher.owed(SEARCH), "all is popped")
         workers.finish()
-        assert popped(workers, ring, BILLING) == Counter(pusher.stored)
-        assert popped(workers, ring, SEARCH) == before + Counter(pusher.stored[pushed:])
+        assert popped(workers, BILLING) == Counter(pusher.stored)
+        assert popped(workers, SEARCH) == before + Counter(pusher.stored[pushed:])

@@ -7,10 +7,10 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import psycopg
 import pytest
 
 from console import catalog
@@ -32,32 +32,13 @@ from console.monitor.rates import key_of
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.verb import Target, values_from_texts
-from tests.contract.conftest import Use
 from tests.contract.variants import Variant
-from tests.faults.doctor_tools import diagnose_ring, fill, findings_by_code
-from tests.faults.queue_faults import (
-    CLAIM,
-    IN_HAND,
-    diagnosed,
-    die_with_claims,
-    end_session,
-    filled,
-    popped_by,
-    statement_for,
-)
-from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
-from tests.faults.ring_clients import (
-    CONSUMER,
-    PRODUCER,
-    Clients,
-    clients,
-    kill_backend,
-    wait_for_progress,
-)
-from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
+from tests.faults.harness.clients import CONSUMER, PRODUCER, Clients, clients
+from tests.faults.harness.faults import crash, kill_backend
+from tests.faults.harness.queue import CLAIM, IN_HAND, Use
+from tests.faults.harness.ring import Make, Ring, make_ring, wait_for_server
 from tests.servers import connect, fresh_database, value, wait_until
 from tests.servers.poolers import PROGRAM, pgbouncer
-from tests.tools.warm import Forked
 
 ALL = Policy("always", "always", "bound")
 
@@ -100,16 +81,16 @@ def entries(database: Database, queue: Queue) -> list[audit.Entry]:
         return audit.entries(connection, wanted)
 
 
-def orphaned(ring: Ring, connection: psycopg.Connection, count: int = 4) -> list[str]:
+def orphaned(ring: Ring, count: int = 4) -> list[str]:
     """The texts of messages whose numbers were consumed, as by callers that died."""
-    texts = fill(ring, connection, count, 0)
-    ring.consume_numbers(connection, "pop", count)
+    texts = ring.fill(count)
+    ring.consume_numbers("pop", count)
     return texts
 
 
 def seen(ring: Ring, patience_seconds: float = 1.0) -> Diagnosis:
     """By the checks of rings alone."""
-    findings, unseen = diagnose_ring(ring, patience_seconds)
+    findings, unseen = ring.examine(patience_seconds)
     return Diagnosis(ring.queue, tuple(findings), tuple(unseen))
 
 
@@ -148,62 +129,57 @@ def recurring(database: Database, queue: Queue) -> Sequence[str]:
 
 def test_orphans_are_parked_once_they_are_proven_twice(make: Make, repairer: Acting) -> None:
     ring = make()
-    with ring.connect() as connection:
-        texts = orphaned(ring, connection)
-        acting = repairer(ring.database, again_seconds=1_000.0)
-        shown = marked(acting, seen(ring))
-        (finding,) = [one for one in shown.findings if one.code.name == "orphan"]
-        assert finding.severity_text == "critical, left to the recorder"
-        assert shown.healthy, "nobody is woken for it"
-        assert made(acting) == [], "it was proven once"
+    texts = orphaned(ring)
+    acting = repairer(ring.database, again_seconds=1_000.0)
+    shown = marked(acting, seen(ring))
+    (finding,) = [one for one in shown.findings if one.code.name == "orphan"]
+    assert finding.severity_text == "critical, left to the recorder"
+    assert shown.healthy, "nobody is woken for it"
+    assert made(acting) == [], "it was proven once"
 
-        acting = repairer(ring.database)
-        marked(acting, seen(ring))
-        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
-        assert [one.payload for one in ring.pop_many(connection, 10)] == texts
-        (entry,) = entries(ring.database, ring.queue)
-        assert entry.operator.endswith(f" pid {os.getpid()}")
-        assert entry.detail == 'park 4 orphans; unattended: orphans = "always" (1-4)'
-        assert (entry.done, entry.outcome) == (4, "done")
-        assert recurring(ring.database, ring.queue) == [
-            "repaired_unattended: repaired automatically: 4 orphans, in 1 repair since "
-            f"{entry.started_at:%H:%M} UTC"
-        ]
+    acting = repairer(ring.database)
+    marked(acting, seen(ring))
+    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
+    assert [one.payload for one in ring.pop_many(10)] == texts
+    (entry,) = entries(ring.database, ring.queue)
+    assert entry.operator.endswith(f" pid {os.getpid()}")
+    assert entry.detail == 'park 4 orphans; unattended: orphans = "always" (1-4)'
+    assert (entry.done, entry.outcome) == (4, "done")
+    assert recurring(ring.database, ring.queue) == [
+        "repaired_unattended: repaired automatically: 4 orphans, in 1 repair since "
+        f"{entry.started_at:%H:%M} UTC"
+    ]
 
 
 def test_only_what_the_first_proof_had_is_repaired(make: Make, repairer: Acting) -> None:
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection, 3)
-        acting = repairer(ring.database)
-        marked(acting, seen(ring))
-        fill(ring, connection, 2, 0)
-        ring.consume_numbers(connection, "pop", 2)
-        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
-        left = findings_by_code(ring)["orphan"]
-        assert left.evidence["numbers"] == [[4, 5]]
+    orphaned(ring, 3)
+    acting = repairer(ring.database)
+    marked(acting, seen(ring))
+    ring.fill(2)
+    ring.consume_numbers("pop", 2)
+    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+    left = ring.findings()["orphan"]
+    assert left.evidence["numbers"] == [[4, 5]]
 
 
 def test_what_is_no_longer_wrong_is_not_repaired(make: Make, repairer: Acting) -> None:
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection)
-        acting = repairer(ring.database)
-        marked(acting, seen(ring))
-        connection.execute(
-            ring.sql("INSERT INTO {parked} SELECT generate_series(1, 4), false, now()")
-        )
-        assert made(acting) == []
-        assert entries(ring.database, ring.queue) == []
+    orphaned(ring)
+    acting = repairer(ring.database)
+    marked(acting, seen(ring))
+    ring.execute("INSERT INTO {parked} SELECT generate_series(1, 4), false, now()")
+    assert made(acting) == []
+    assert entries(ring.database, ring.queue) == []
 
 
 def test_a_number_of_an_open_transaction_is_not_repaired(make: Make, repairer: Acting) -> None:
     """Its pop may still roll back; it is in nobody's hands only once that has ended."""
     ring = make()
-    with ring.connect() as connection, ring.connect() as popping:
-        fill(ring, connection, 2, 0)
+    with ring.connect() as popping:
+        ring.fill(2)
         popping.execute("BEGIN")
-        assert ring.pop(popping) is not None
+        assert ring.pop(on=popping) is not None
         acting = repairer(ring.database)
         marked(acting, seen(ring))
         assert made(acting) == []
@@ -219,41 +195,39 @@ def test_a_paused_protected_or_silenced_queue_is_left_to_a_person(
 ) -> None:
     ring = make()
     given = {"code": "orphan", "reason": "known"} if decision == "silence" else {}
-    with ring.connect() as connection:
-        orphaned(ring, connection)
-        acting = repairer(ring.database)
-        if before:
-            verb(ring.database, ring.queue, decision, **given)
-        marked(acting, diagnosed_whole(ring))
-        if not before:
-            verb(ring.database, ring.queue, decision, **given)
-        assert not any("park" in line for line in made(acting))
-        assert "orphan" in findings_by_code(ring)
-        shown = marked(acting, diagnosed_whole(ring))
-        (orphan,) = [one for one in shown.findings if one.code.name == "orphan"]
-        assert orphan.silenced is None or orphan.silenced.kind == "silence"
+    orphaned(ring)
+    acting = repairer(ring.database)
+    if before:
+        verb(ring.database, ring.queue, decision, **given)
+    marked(acting, diagnosed_whole(ring))
+    if not before:
+        verb(ring.database, ring.queue, decision, **given)
+    assert not any("park" in line for line in made(acting))
+    assert "orphan" in ring.findings()
+    shown = marked(acting, diagnosed_whole(ring))
+    (orphan,) = [one for one in shown.findings if one.code.name == "orphan"]
+    assert orphan.silenced is None or orphan.silenced.kind == "silence"
 
 
 def test_a_repair_that_fails_is_reported_once_and_keeps_no_other_from_being_made(
     make: Make, repairer: Acting
 ) -> None:
     broken, ring = make(), make()
-    with ring.connect() as connection:
-        for one in (broken, ring):
-            orphaned(one, connection)
-        acting = repairer(ring.database)
-        for one in (broken, ring):
-            marked(acting, seen(one))
-        connection.execute(broken.sql("ALTER TABLE {parked} RENAME COLUMN parked_at TO x"))
-        failed, repaired = acting.step()
-        assert repaired.lines == ("park 4 orphans",)
-        assert (failed.repaired, failed.news) == (False, True)
-        assert failed.lines[0].startswith("not done: ")
-        assert acting.outdated() == {key_of(broken.queue)}, "it is to be reported now"
-        connection.execute(broken.sql("ALTER TABLE {parked} RENAME COLUMN x TO parked_at"))
-        assert not marked(acting, seen(broken)).healthy, "somebody has to know"
-        assert acting.outdated() == set()
-        assert made(acting) == [f"public.{broken.queue.name}: orphan: park 4 orphans"]
+    for one in (broken, ring):
+        orphaned(one)
+    acting = repairer(ring.database)
+    for one in (broken, ring):
+        marked(acting, seen(one))
+    broken.execute("ALTER TABLE {parked} RENAME COLUMN parked_at TO x")
+    failed, repaired = acting.step()
+    assert repaired.lines == ("park 4 orphans",)
+    assert (failed.repaired, failed.news) == (False, True)
+    assert failed.lines[0].startswith("not done: ")
+    assert acting.outdated() == {key_of(broken.queue)}, "it is to be reported now"
+    broken.execute("ALTER TABLE {parked} RENAME COLUMN x TO parked_at")
+    assert not marked(acting, seen(broken)).healthy, "somebody has to know"
+    assert acting.outdated() == set()
+    assert made(acting) == [f"public.{broken.queue.name}: orphan: park 4 orphans"]
 
 
 def test_a_repair_that_takes_too_long_keeps_no_other_from_being_made(
@@ -261,25 +235,22 @@ def test_a_repair_that_takes_too_long_keeps_no_other_from_being_made(
 ) -> None:
     slow, ring = make(), make()
     monkeypatch.setattr(repairer_module, "_REPAIR_SECONDS", 2.0)
-    with ring.connect() as connection:
-        for one in (slow, ring):
-            orphaned(one, connection)
-        connection.execute(
-            "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS "
-            "'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'"
-        )
-        connection.execute(
-            slow.sql(
-                "CREATE TRIGGER slow AFTER INSERT ON {parked} "
-                "FOR EACH STATEMENT EXECUTE FUNCTION public.slow()"
-            )
-        )
-        acting = repairer(ring.database)
-        for one in (slow, ring):
-            marked(acting, seen(one))
-        failed, repaired = acting.step()
-        assert "has not answered within 2 s for this repair" in failed.lines[0]
-        assert repaired.lines == ("park 4 orphans",)
+    for one in (slow, ring):
+        orphaned(one)
+    ring.session.execute(
+        "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'"
+    )
+    slow.execute(
+        "CREATE TRIGGER slow AFTER INSERT ON {parked} "
+        "FOR EACH STATEMENT EXECUTE FUNCTION public.slow()"
+    )
+    acting = repairer(ring.database)
+    for one in (slow, ring):
+        marked(acting, seen(one))
+    failed, repaired = acting.step()
+    assert "has not answered within 2 s for this repair" in failed.lines[0]
+    assert repaired.lines == ("park 4 orphans",)
 
 
 def test_a_finding_that_cannot_be_proven_for_a_while_stays_reported(
@@ -287,44 +258,41 @@ def test_a_finding_that_cannot_be_proven_for_a_while_stays_reported(
 ) -> None:
     """Else each open pop would begin a new minute in which nobody has to know."""
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection)
-        acting = repairer(ring.database)
-        marked(acting, seen(ring))
-        verb(ring.database, ring.queue, "protect")
-        assert any("left to a person" in line for line in made(acting))
-        unproven = Diagnosis(ring.queue, (), ("its numbers",), unproven=frozenset({"orphan"}))
-        marked(acting, unproven)
-        assert not marked(acting, seen(ring)).healthy
+    orphaned(ring)
+    acting = repairer(ring.database)
+    marked(acting, seen(ring))
+    verb(ring.database, ring.queue, "protect")
+    assert any("left to a person" in line for line in made(acting))
+    unproven = Diagnosis(ring.queue, (), ("its numbers",), unproven=frozenset({"orphan"}))
+    marked(acting, unproven)
+    assert not marked(acting, seen(ring)).healthy
 
 
 def test_what_another_one_repaired_is_forgotten(make: Make, repairer: Acting) -> None:
     """Its numbers were others: those that are found now have a minute, and two proofs, of their
     own."""
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection, 2)
-        acting, other = repairer(ring.database), repairer(ring.database)
-        for one in (acting, other):
-            marked(one, seen(ring))
-        assert made(other) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
-        assert len(ring.pop_many(connection, 5)) == 2
-        other.give_back()
-        orphaned(ring, connection, 3)
-        marked(acting, seen(ring))
-        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+    orphaned(ring, 2)
+    acting, other = repairer(ring.database), repairer(ring.database)
+    for one in (acting, other):
+        marked(one, seen(ring))
+    assert made(other) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+    assert len(ring.pop_many(5)) == 2
+    other.give_back()
+    orphaned(ring, 3)
+    marked(acting, seen(ring))
+    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
 
 
 def test_a_queue_that_was_dropped_is_forgotten(make: Make, repairer: Acting) -> None:
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection)
-        acting = repairer(ring.database)
-        marked(acting, seen(ring))
-        connection.execute("DELETE FROM dbq.queue WHERE queue_name = %s", [ring.queue.name])
-        assert made(acting) == []
-        assert acting.outdated() == set()
-        assert not acting.waits
+    orphaned(ring)
+    acting = repairer(ring.database)
+    marked(acting, seen(ring))
+    ring.session.execute("DELETE FROM dbq.queue WHERE queue_name = %s", [ring.queue.name])
+    assert made(acting) == []
+    assert acting.outdated() == set()
+    assert not acting.waits
 
 
 def test_what_is_not_repaired_within_a_minute_is_reported(
@@ -332,43 +300,40 @@ def test_what_is_not_repaired_within_a_minute_is_reported(
 ) -> None:
     """Also where a lost connection takes the proof again and again."""
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection)
-        acting = repairer(ring.database, again_seconds=1_000.0)
-        assert marked(acting, seen(ring)).healthy
-        acting.forget_proofs()
-        assert marked(acting, seen(ring)).healthy
-        assert acting.outdated() == set()
-        monkeypatch.setattr(repairer_module, "LEFT_SECONDS", 0.0)
-        assert acting.outdated() == {key_of(ring.queue)}
-        assert not marked(acting, seen(ring)).healthy
+    orphaned(ring)
+    acting = repairer(ring.database, again_seconds=1_000.0)
+    assert marked(acting, seen(ring)).healthy
+    acting.forget_proofs()
+    assert marked(acting, seen(ring)).healthy
+    assert acting.outdated() == set()
+    monkeypatch.setattr(repairer_module, "LEFT_SECONDS", 0.0)
+    assert acting.outdated() == {key_of(ring.queue)}
+    assert not marked(acting, seen(ring)).healthy
 
 
 def test_of_two_recorders_one_repairs(make: Make, repairer: Acting) -> None:
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection)
-        one, other = repairer(ring.database), repairer(ring.database)
-        for acting in (one, other):
-            marked(acting, seen(ring))
-        assert one.step()
-        assert other.step() == []
-        assert one.me in other.held_by
-        one.give_back()
-        orphaned(ring, connection)
-        marked(other, seen(ring))
-        assert other.step(), "the first one gave it back"
-        other.give_back()
+    orphaned(ring)
+    one, other = repairer(ring.database), repairer(ring.database)
+    for acting in (one, other):
+        marked(acting, seen(ring))
+    assert one.step()
+    assert other.step() == []
+    assert one.me in other.held_by
+    one.give_back()
+    orphaned(ring)
+    marked(other, seen(ring))
+    assert other.step(), "the first one gave it back"
+    other.give_back()
 
 
 def test_without_the_right_nothing_is_repaired(make: Make, repairer: Acting) -> None:
     ring = make()
-    with ring.connect() as connection:
-        orphaned(ring, connection)
-        acting = repairer(ring.database, rights=Rights.READ_ONLY)
-        shown = marked(acting, seen(ring))
-        assert not shown.healthy, "somebody has to know"
-        assert made(acting) == []
+    orphaned(ring)
+    acting = repairer(ring.database, rights=Rights.READ_ONLY)
+    shown = marked(acting, seen(ring))
+    assert not shown.healthy, "somebody has to know"
+    assert made(acting) == []
 
 
 def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
@@ -376,28 +341,27 @@ def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
 ) -> None:
     ring = make()
     policy = replace(ALL, repairs_per_hour=1)
-    with ring.connect() as connection:
-        acting = repairer(ring.database, policy)
-        orphaned(ring, connection, 2)
+    acting = repairer(ring.database, policy)
+    orphaned(ring, 2)
+    marked(acting, seen(ring))
+    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+    assert len(ring.pop_many(5)) == 2
+    orphaned(ring, 3)
+    for _ in range(2):
         marked(acting, seen(ring))
-        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
-        assert len(ring.pop_many(connection, 5)) == 2
-        orphaned(ring, connection, 3)
-        for _ in range(2):
-            marked(acting, seen(ring))
-            (line,) = made(acting)
-            assert "orphans stopped for up to an hour: repairs_per_hour = 1 is used up" in line
-        stops = [one for one in entries(ring.database, ring.queue) if one.verb == "unattended"]
-        assert [one.outcome for one in stops] == ["stopped"], "said once"
-        assert not marked(acting, seen(ring)).healthy, "somebody has to know"
-        found = recurring(ring.database, ring.queue)
-        assert any(one.startswith("repairs_recur: orphans are no longer") for one in found)
-        verb(ring.database, ring.queue, "note", text="the consumers were restarted")
-        assert not any("repairs_recur" in one for one in recurring(ring.database, ring.queue))
-        acting.give_back()
-        acting = repairer(ring.database, ALL)
-        marked(acting, seen(ring))
-        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+        (line,) = made(acting)
+        assert "orphans stopped for up to an hour: repairs_per_hour = 1 is used up" in line
+    stops = [one for one in entries(ring.database, ring.queue) if one.verb == "unattended"]
+    assert [one.outcome for one in stops] == ["stopped"], "said once"
+    assert not marked(acting, seen(ring)).healthy, "somebody has to know"
+    found = recurring(ring.database, ring.queue)
+    assert any(one.startswith("repairs_recur: orphans are no longer") for one in found)
+    verb(ring.database, ring.queue, "note", text="the consumers were restarted")
+    assert not any("repairs_recur" in one for one in recurring(ring.database, ring.queue))
+    acting.give_back()
+    acting = repairer(ring.database, ALL)
+    marked(acting, seen(ring))
+    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
 
 
 # -------------------------------------------------------------------------------------- claims
@@ -407,21 +371,21 @@ def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
 def test_a_bound_claim_is_released_an_unbound_one_never(
     use: Use, variant: Variant, repairer: Acting
 ) -> None:
-    client = filled(use, variant)
+    client = use(variant, 5)
     acting = repairer(client.database)
     with (
         closing(connect(client.url)) as living,
         closing(connect(client.url)) as bound,
         closing(connect(client.url)) as unbound,
     ):
-        popped_by(living, client, bound=True)
-        ((theirs, _),) = popped_by(bound, client, bound=True)
-        popped_by(unbound, client)
-        marked(acting, diagnosed(client))
+        client.popped_by(living, bound=True)
+        ((theirs, _),) = client.popped_by(bound, bound=True)
+        client.popped_by(unbound)
+        marked(acting, client.diagnosed())
         assert made(acting) == [], "all are alive"
-        end_session(client, bound)
-        end_session(client, unbound)
-        marked(acting, diagnosed(client))
+        client.end_session(bound)
+        client.end_session(unbound)
+        marked(acting, client.diagnosed())
         lines = made(acting)
         assert any("1 done" in line or "released" in line for line in lines), lines
     (entry,) = entries(client.database, client.queue)
@@ -433,11 +397,11 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
 
 
 def test_the_claims_of_many_consumers_are_released_at_once(use: Use, repairer: Acting) -> None:
-    client = filled(use, CLAIM, 12)
+    client = use(CLAIM, 12)
     for _ in range(12):
-        die_with_claims(client)
+        client.die_with_claims()
     acting = repairer(client.database)
-    marked(acting, diagnosed(client))
+    marked(acting, client.diagnosed())
     made(acting)
     (entry,) = entries(client.database, client.queue)
     assert (entry.verb, entry.done) == ("release", 12)
@@ -445,56 +409,56 @@ def test_the_claims_of_many_consumers_are_released_at_once(use: Use, repairer: A
 
 def test_a_repair_that_did_nothing_is_none(use: Use, repairer: Acting) -> None:
     """Somebody holds the row: it is reported like any other."""
-    client = filled(use, CLAIM)
-    (id_,) = die_with_claims(client)
+    client = use(CLAIM, 5)
+    (id_,) = client.die_with_claims()
     acting = repairer(client.database)
-    marked(acting, diagnosed(client))
+    marked(acting, client.diagnosed())
     with closing(connect(client.url)) as holder:
         holder.execute("BEGIN")
-        locked = statement_for(client, "SELECT FROM {table} WHERE id::text = %s FOR UPDATE")
+        locked = client.sql("SELECT FROM {table} WHERE id::text = %s FOR UPDATE")
         holder.execute(locked, [id_])
         (attempt,) = acting.step()
     assert not attempt.repaired
     assert attempt.lines[0].startswith("nothing done: ")
-    assert not marked(acting, diagnosed(client)).healthy
+    assert not marked(acting, client.diagnosed()).healthy
 
 
 def test_where_consumers_may_come_through_a_pooler_no_claim_is_released(
     use: Use, repairer: Acting
 ) -> None:
     """The end of a session proves nothing then, whatever the claim says."""
-    client = filled(use, CLAIM)
-    die_with_claims(client)
+    client = use(CLAIM, 5)
+    client.die_with_claims()
     acting = repairer(client.database)
     with connect(client.url) as connection:
         connection.execute("UPDATE dbq.queue SET options = options - 'consumers'")
-    assert not marked(acting, diagnosed(client)).healthy
+    assert not marked(acting, client.diagnosed()).healthy
     assert made(acting) == []
 
 
 def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> None:
-    client = filled(use, CLAIM)
+    client = use(CLAIM, 5)
     with closing(connect(client.url)) as dies:
-        popped_by(dies, client, bound=True)
-        end_session(client, dies)
+        client.popped_by(dies, bound=True)
+        client.end_session(dies)
     database = open_database(client.url)
     database.pooled = True
     try:
         acting = repairer(database)
-        marked(acting, diagnosed(client))
+        marked(acting, client.diagnosed())
         assert made(acting) == []
     finally:
         database.close()
 
 
 def test_a_message_that_kills_its_consumers_is_left_to_a_person(use: Use, repairer: Acting) -> None:
-    client = filled(use, CLAIM, 1)
+    client = use(CLAIM, 1)
     acting = repairer(client.database)
     for repair in range(4):
         with closing(connect(client.url)) as dies:
-            assert popped_by(dies, client, bound=True)
-            end_session(client, dies)
-        marked(acting, diagnosed(client))
+            assert client.popped_by(dies, bound=True)
+            client.end_session(dies)
+        marked(acting, client.diagnosed())
         (*_, line) = made(acting)
         assert ("came back after 3 repairs" in line) is (repair == 3), line
     found = recurring(client.database, client.queue)
@@ -520,15 +484,15 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
     said: list[str] = []
     recording.companions = [RepairThread(repairer(ring.database, Policy()), said.append, 0.1)]
     holes, expected = set(range(1, 9)), set(range(9, 21))
-    with ring.connect() as connection, ring.connect() as pusher:
-        ring.consume_numbers(connection, "push", 8)
-        assert ring.pop(connection) is None
-        connection.execute(ring.sql("SELECT setval({pop_name}, 20)"))
+    with ring.connect() as pusher:
+        ring.consume_numbers("push", 8)
+        assert ring.pop() is None
+        ring.execute("SELECT setval({pop_name}, 20)")
         park = "INSERT INTO {parked} SELECT generate_series(9, 20), false, now()"
-        connection.execute(ring.sql(park))
-        connection.execute(ring.sql("UPDATE {parked} SET parked_at = now() - interval '61 min'"))
+        ring.execute(park)
+        ring.execute("UPDATE {parked} SET parked_at = now() - interval '61 min'")
         pusher.execute("BEGIN")
-        assert ring.push(pusher, "to come") == 9
+        assert ring.push("to come", on=pusher) == 9
         acting = repairer(ring.database, Policy())
         marked(acting, seen(ring, 0.0))
         assert made(acting) == [], "a push is under way"
@@ -536,14 +500,14 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
         recording.start()
         try:
             wait_until(
-                lambda: {number for number, _ in ring.parked(connection)} == expected,
+                lambda: {number for number, _ in ring.parked()} == expected,
                 "the holes are dropped",
             )
         finally:
             recording.stop(60)
             recorder.close()
-        assert holes.isdisjoint(number for number, _ in ring.parked(connection))
-        taken = ring.pop(connection)
+        assert holes.isdisjoint(number for number, _ in ring.parked())
+        taken = ring.pop()
         assert taken is not None
         assert taken.payload == "to come"
     assert any("holes_pile_up" in line for line in said)
@@ -577,107 +541,73 @@ def watched(url: str, folder: Path) -> Iterator[None]:
         database.close()
 
 
-@dataclass
-class Busy:
-    """Rings, all but the first keep what is popped, with clients that die, stop and go on; those of
-    the third come through a pooler whose sessions end while claims are at work."""
+def stop_for_a_while(workers: Clients) -> None:
+    """A client goes on after the others have."""
+    client = workers.any()
+    client.send_signal(signal.SIGSTOP)
+    workers.wait_for_progress(4_000)
+    client.send_signal(signal.SIGCONT)
 
-    url: str
-    pooler: str
-    rings: list[Ring]
-    workers: Clients
-    server: EmbeddedServer
-    chance: random.Random
 
-    def start(self, calls: list[str], *, pooled: bool = False) -> None:
-        names = [ring.queue.name for ring in self.rings]
-        self.workers.start(
-            calls,
-            rings=names[2:] if pooled else names[:2],
-            conninfo=self.pooler if pooled else self.workers.conninfo,
-            prepares=not pooled,
-            seed=self.chance.randrange(2**32),
-            rolled_back=0.03,
-            retried=0.0,
-            one_queue=True,
-            claiming=names[1:],
-            works_seconds=0.3,
-            claims_hold=True,
-            marks=MARKS,
-        )
-
-    def _any(self) -> Forked:
-        return self.chance.choice([one for one in self.workers.processes if one.poll() is None])
-
-    def kill_client(self) -> None:
-        self._any().kill()
-
-    def stop_client(self) -> None:
-        """It goes on after the others have."""
-        client = self._any()
-        client.send_signal(signal.SIGSTOP)
-        wait_for_progress(self.workers, 4_000)
-        client.send_signal(signal.SIGCONT)
-
-    def end_sessions(self) -> None:
-        kill_backend(self.url, self.chance)
-
-    def crash(self) -> None:
-        self.server.kill()
-        self.server.restart()
-
-    def repairs(self) -> set[str]:
-        """The verbs of those that have been made."""
-        query = (
-            "SELECT string_agg(DISTINCT verb, ' ') FROM dbq.action "
-            "WHERE operator LIKE 'unattended %' AND done > 0"
-        )
-        return set(str(value(self.url, query) or "").split())
+def verbs_of_repairs(url: str) -> set[str]:
+    """Of those that have been made."""
+    query = (
+        "SELECT string_agg(DISTINCT verb, ' ') FROM dbq.action "
+        "WHERE operator LIKE 'unattended %' AND done > 0"
+    )
+    return set(str(value(url, query) or "").split())
 
 
 def test_under_traffic_and_kills_nothing_alive_is_repaired(
     own_server: EmbeddedServer, tmp_path: Path, long: bool
 ) -> None:
     """Of two recorders one repairs. No claim of a connected session is ever released, nor any of
-    consumers behind a pooler, and every message is there once."""
+    consumers behind a pooler, whose sessions end while claims are at work, and every message is
+    there once."""
+    chance = random.Random(5)
     with fresh_database(own_server.url) as url, ExitStack() as stack:
-        pooler = ""
+        workers = stack.enter_context(clients(url, chance, marked=True))
         rings = [make_ring(url, size=2_000, max_bytes=300, in_hand=kept) for kept in ("off", "on")]
+        pooled: dict[str, Any] = {}
         if PROGRAM:
-            through = pgbouncer(url, server_lifetime="1", server_idle_timeout="1")
-            pooler = stack.enter_context(through).replace("+psycopg", "")
+            pooler = pgbouncer(url, server_lifetime="1", server_idle_timeout="1")
+            conninfo = stack.enter_context(pooler).replace("+psycopg", "")
+            pooled = {"conninfo": conninfo, "prepares": False}
             rings.append(make_ring(url, size=2_000, max_bytes=300, in_hand="on", consumers="any"))
         for ring in rings:
             stack.callback(ring.close)
-        keep_marks(rings[0])
-        workers = stack.enter_context(clients(url))
-        busy = Busy(url, pooler, rings, workers, own_server, random.Random(5))
-        for calls in (PRODUCER, PRODUCER, CONSUMER, CONSUMER, CONSUMER):
-            busy.start(calls)
-        for calls in [PRODUCER, CONSUMER, CONSUMER] * bool(pooler):
-            busy.start(calls, pooled=True)
+        names = [ring.queue.name for ring in rings]
+        direct: dict[str, Any] = {"rolled_back": 0.03, "retried": 0.0, "one_queue": True}
+        direct |= {"claiming": names[1:], "works_seconds": 0.3, "claims_hold": True}
+        for calls, count in ((PRODUCER, 2), (CONSUMER, 3)):
+            workers.start(calls, *names[:2], count=count, **direct)
+            if pooled:
+                workers.start(calls, names[2], count=count - 1, **direct, **pooled)
+        faults: list[Callable[[], object]] = [
+            lambda: workers.any().kill(),
+            lambda: stop_for_a_while(workers),
+            lambda: kill_backend(url, chance),
+            lambda: crash(own_server),
+        ]
         with watched(url, tmp_path / "a"), watched(url, tmp_path / "b"):
-            faults = [busy.kill_client, busy.stop_client, busy.end_sessions, busy.crash]
             for fault in faults * (50 if long else 2):
-                wait_for_progress(workers, 4_000)
+                workers.wait_for_progress(4_000)
                 fault()
                 wait_for_server(url)
-                again = busy.chance.choice([PRODUCER, CONSUMER])
-                busy.start(again, pooled=bool(pooler) and busy.chance.random() < 0.3)
-            wait_until(lambda: busy.repairs() >= {"repair", "release"}, "both are repaired")
+                again = chance.choice([PRODUCER, CONSUMER])
+                if pooled and chance.random() < 0.3:
+                    workers.start(again, names[2], **direct, **pooled)
+                else:
+                    workers.start(again, *names[:2], **direct)
+            both = {"repair", "release"}
+            wait_until(lambda: verbs_of_repairs(url) >= both, "both are repaired")
             workers.finish()
-        ledger = workers.ledger(marks=marks_of(rings[0]))
-        assert ledger.errors == []
+        ledger = workers.ledger()
+        left = Counter[str]()
         for ring in rings:
             ring.relay()
-        left = [one.payload for one in rings[0].drain()]
-        for ring in rings[1:]:
-            ring.drain()
-            with ring.connect() as connection:
-                left += [text for (text,) in connection.execute(ring.sql(_IN_HAND))]
-        assert ledger.popped + Counter(left) == Counter(ledger.acknowledged)
+            drained = ring.drain()
+            left += ring.in_hand() if ring.queue.finishes else Counter(m.payload for m in drained)
+        assert ledger.popped + left == Counter(ledger.acknowledged)
         for ring in rings[2:]:
             assert {one.verb for one in entries(ring.database, ring.queue)} <= {"repair"}
-
-
-_IN_HAND = "SELECT payload FROM {in_hand}"

@@ -17,7 +17,7 @@ from console.catalog import Queue
 from console.designs import Order
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import Variant
-from tests.faults.ring_model import finish
+from tests.faults.harness.model import finish
 from tests.microsoft import broker
 from tests.microsoft.interpreter import Call, defaults
 from tests.microsoft.server import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from console.designs import DESIGNS
 from tests.contract.variants import Variant
-from tests.faults.ring_model import finish
+from tests.faults.harness.model import finish
 from tests.microsoft.interpreter import Call, ThrownError
 from tests.microsoft.server import AttentionError, BusyError, Row, Server, Session
 from tests.microsoft.trees import Node

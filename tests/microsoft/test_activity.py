@@ -9,7 +9,7 @@ import pytest
 
 from console import sql
 from console.engines.mssql import PRODUCT
-from tests.faults.ring_model import finish
+from tests.faults.harness.model import finish
 from tests.microsoft.server import Server
 from tests.microsoft.texts import COMMENT, with_variables
 from tests.microsoft.tools import Tools

@@ -12,7 +12,7 @@ import pytest
 
 from console.designs import Order
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default, on
-from tests.faults.ring_model import finish
+from tests.faults.harness.model import finish
 from tests.microsoft.design_sessions import Installation, Run
 from tests.microsoft.interpreter import Call
 from tests.microsoft.server import AttentionError, ServerError

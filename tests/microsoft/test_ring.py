@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.contract.variants import ALL, Variant, on
-from tests.faults.ring_model import finish
+from tests.faults.harness.model import finish
 from tests.microsoft.design_sessions import Installation
 from tests.microsoft.interpreter import Call
 from tests.microsoft.ring_sessions import Run, Trees, ring

@@ -11,7 +11,7 @@ import pytest
 
 from console.actions import install
 from console.engines.mssql import PRODUCT
-from tests.faults.ring_model import finish
+from tests.faults.harness.model import finish
 from tests.microsoft.design_sessions import Installation, repair
 from tests.microsoft.interpreter import Call, ThrownError
 from tests.microsoft.ring_sessions import Run, Trees, ring, variant

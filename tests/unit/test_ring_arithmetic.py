@@ -10,8 +10,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faults import ring_model
-from tests.faults.ring_model import Live, Steps, Store, Transaction, finish
+from tests.faults.harness import model as ring_model
+from tests.faults.harness.model import Live, Steps, Store, Transaction, finish
 
 SIZES = st.integers(min_value=1, max_value=7)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.queue_client import BEFORE, DONE, LOST, UNDONE, Ledger
+from tests.faults.harness.client import BEFORE, DONE, LOST, UNDONE
+from tests.faults.harness.ledger import Ledger
 
 
 def written(log: Path, *events: dict[str, object]) -> list[Path]:

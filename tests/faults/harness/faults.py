@@ -1,5 +1,6 @@
-"""Faults of a queue in use, kept until their repair has run."""
+"""Faults: of a queue in use, kept until their repair has run; of its server and its sessions."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -9,21 +10,11 @@ import psycopg
 import pytest
 from psycopg.errors import QueryCanceled
 
-from tests.contract.client import Client
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.messages import message, sender
 from tests.contract.traffic import Sender
-from tests.faults.queue_faults import (
-    age,
-    change_code,
-    die_with_claims,
-    drop_indexes,
-    indexes_of,
-    popped_by,
-    run,
-    statement_for,
-    wait_for_dead_rows,
-)
-from tests.servers import connect, value, wait_until
+from tests.faults.harness.queue import FaultyQueue
+from tests.servers import connect, kill_session, value, wait_until
 
 TAKEN = 3
 """Claims of a consumer that then dies, hangs or never finishes."""
@@ -38,25 +29,25 @@ class Fault:
     """The session that holds rows; in some designs others wait for it and are found too."""
 
 
-Make = Callable[[Client], AbstractContextManager[Fault]]
+Make = Callable[[FaultyQueue], AbstractContextManager[Fault]]
 """Causes a fault and keeps it until its repair has run."""
 
 
 @contextmanager
-def died(client: Client) -> Iterator[Fault]:
+def died(client: FaultyQueue) -> Iterator[Fault]:
     """A consumer with bound claims is killed."""
-    die_with_claims(client, TAKEN)
+    client.die_with_claims(TAKEN)
     yield Fault()
 
 
 @contextmanager
-def hangs(client: Client) -> Iterator[Fault]:
+def hangs(client: FaultyQueue) -> Iterator[Fault]:
     """A consumer works for an hour, and returns after its claims went to others."""
     with closing(connect(client.url)) as consumer:
-        taken = popped_by(consumer, client, TAKEN)
-        age(client, *(id_ for id_, _ in taken))
+        taken = client.popped_by(consumer, TAKEN)
+        client.age(*(id_ for id_, _ in taken))
         yield Fault()
-        complete = statement_for(client, "SELECT {complete}(%s, %s)")
+        complete = client.sql("SELECT {complete}(%s, %s)")
         for claim in taken:
             assert consumer.execute(complete, claim).fetchall() == [(False,)], (
                 "the claim is no longer its own"
@@ -64,41 +55,41 @@ def hangs(client: Client) -> Iterator[Fault]:
 
 
 @contextmanager
-def pooled(client: Client) -> Iterator[Fault]:
+def pooled(client: FaultyQueue) -> Iterator[Fault]:
     """Claims of an owner that the server does not know."""
     yield _claimed_by(client, "the pooler")
 
 
 @contextmanager
-def anonymous(client: Client) -> Iterator[Fault]:
+def anonymous(client: FaultyQueue) -> Iterator[Fault]:
     """Claims without a consumer's name."""
     yield _claimed_by(client, None)
 
 
-def _claimed_by(client: Client, owner: str | None) -> Fault:
+def _claimed_by(client: FaultyQueue, owner: str | None) -> Fault:
     with connect(client.url) as consumer:
-        ids = [id_ for id_, _ in popped_by(consumer, client, TAKEN)]
-    run(client, "UPDATE {table} SET claimed_by = %s WHERE CAST(id AS text) = ANY(%s)", owner, ids)
-    age(client, *ids)
+        ids = [id_ for id_, _ in client.popped_by(consumer, TAKEN)]
+    client.run("UPDATE {table} SET claimed_by = %s WHERE CAST(id AS text) = ANY(%s)", owner, ids)
+    client.age(*ids)
     return Fault()
 
 
-def _hold(client: Client, holder: psycopg.Connection) -> None:
+def _hold(client: FaultyQueue, holder: psycopg.Connection) -> None:
     """Open a transaction whose push must stay invisible and whose pops must return."""
     holder.execute("BEGIN")
-    popped_by(holder, client, TAKEN)
-    holder.execute(statement_for(client, "SELECT {push}(%s)"), ["undone"])
+    client.popped_by(holder, TAKEN)
+    holder.execute(client.sql("SELECT {push}(%s)"), ["undone"])
 
 
 @contextmanager
-def left_open(client: Client) -> Iterator[Fault]:
+def left_open(client: FaultyQueue) -> Iterator[Fault]:
     with closing(connect(client.url)) as holder:
         _hold(client, holder)
         yield Fault(session=holder.info.backend_pid)
 
 
 @contextmanager
-def prepared(client: Client) -> Iterator[Fault]:
+def prepared(client: FaultyQueue) -> Iterator[Fault]:
     if value(client.url, "SHOW max_prepared_transactions") == "0":
         pytest.skip("this server prepares no transactions")
     with connect(client.url) as holder:
@@ -108,66 +99,66 @@ def prepared(client: Client) -> Iterator[Fault]:
 
 
 @contextmanager
-def dropped_code(client: Client) -> Iterator[Fault]:
+def dropped_code(client: FaultyQueue) -> Iterator[Fault]:
     """Pops fail; with claims, completing fails too."""
-    run(client, "DROP FUNCTION {pop_many}")
+    client.run("DROP FUNCTION {pop_many}")
     if client.queue.finishes:
-        run(client, "DROP FUNCTION {complete}")
+        client.run("DROP FUNCTION {complete}")
     yield Fault()
 
 
 @contextmanager
-def dropped_column(client: Client) -> Iterator[Fault]:
+def dropped_column(client: FaultyQueue) -> Iterator[Fault]:
     """Every call that uses it fails."""
-    run(client, "ALTER TABLE {table} DROP COLUMN claimed_by")
+    client.run("ALTER TABLE {table} DROP COLUMN claimed_by")
     yield Fault()
 
 
 @contextmanager
-def changed_code(client: Client) -> Iterator[Fault]:
+def changed_code(client: FaultyQueue) -> Iterator[Fault]:
     """Pops wait for one another."""
-    change_code(client)
+    client.change_code()
     yield Fault()
 
 
 @contextmanager
-def older_code(client: Client) -> Iterator[Fault]:
+def older_code(client: FaultyQueue) -> Iterator[Fault]:
     """As a console of an older version left it."""
-    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    client.run("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
     with changed_code(client) as fault:
         yield fault
 
 
 @contextmanager
-def dropped_indexes(client: Client) -> Iterator[Fault]:
-    drop_indexes(client)
+def dropped_indexes(client: FaultyQueue) -> Iterator[Fault]:
+    client.drop_indexes()
     yield Fault()
 
 
-def _interrupted(client: Client, statement: LiteralString, **more: str) -> None:
+def _interrupted(client: FaultyQueue, statement: LiteralString, **more: str) -> None:
     """Run a statement that waits for an open transaction until its time-out."""
     with connect(client.url) as holder, connect(client.url) as builder:
         holder.execute("BEGIN")
-        holder.execute(statement_for(client, "LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
+        holder.execute(client.sql("LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
         builder.execute("SET statement_timeout = '200ms'")
         with pytest.raises(QueryCanceled):
-            builder.execute(statement_for(client, statement, **more))
+            builder.execute(client.sql(statement, **more))
         holder.execute("ROLLBACK")
 
 
 @contextmanager
-def half_an_index(client: Client) -> Iterator[Fault]:
+def half_an_index(client: FaultyQueue) -> Iterator[Fault]:
     """The index that an interrupted CREATE INDEX CONCURRENTLY leaves."""
-    index, *_ = indexes_of(client)
-    (made,) = run(client, "SELECT pg_get_indexdef(%s::regclass)", f'"{index}"')
-    run(client, "DROP INDEX {index}", index=index)
+    index, *_ = client.indexes()
+    (made,) = client.run("SELECT pg_get_indexdef(%s::regclass)", f'"{index}"')
+    client.run("DROP INDEX {index}", index=index)
     again: LiteralString = str(made).replace("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1)
     _interrupted(client, again)
     yield Fault()
 
 
 @contextmanager
-def leftover_index(client: Client) -> Iterator[Fault]:
+def leftover_index(client: FaultyQueue) -> Iterator[Fault]:
     """The index that an interrupted REINDEX CONCURRENTLY leaves."""
     key = f"{client.queue.table}_pkey"
     _interrupted(client, "REINDEX INDEX CONCURRENTLY {key}", key=key)
@@ -175,43 +166,41 @@ def leftover_index(client: Client) -> Iterator[Fault]:
 
 
 @contextmanager
-def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
+def dead_rows(client: FaultyQueue, count: int = 12_000) -> Iterator[Fault]:
     """A push of several messages was rolled back."""
     kind = client.queue.options["payload"]
     many = [message(kind, 9, number) for number in range(count)]
     with connect(client.url) as producer:
         producer.execute("BEGIN")
-        producer.execute(statement_for(client, "SELECT {push_many}(%s::text[])"), [many])
+        producer.execute(client.sql("SELECT {push_many}(%s::text[])"), [many])
         producer.execute("ROLLBACK")
-    wait_for_dead_rows(client, count)
+    client.wait_for_dead_rows(count)
     yield Fault()
 
 
 @contextmanager
-def old_and_done(client: Client) -> Iterator[Fault]:
+def old_and_done(client: FaultyQueue) -> Iterator[Fault]:
     """Make all done rows two days old; only these are archived."""
-    aged = run(
-        client,
-        "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE status = 2 RETURNING id",
+    aged = client.run(
+        "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE status = 2 RETURNING id"
     )
     yield Fault()
     assert aged
-    assert sorted(run(client, "SELECT id FROM {archive}")) == sorted(aged)
-    assert not run(client, "SELECT id FROM {table} WHERE id = ANY(%s)", aged)
+    assert sorted(client.run("SELECT id FROM {archive}")) == sorted(aged)
+    assert not client.run("SELECT id FROM {table} WHERE id = ANY(%s)", aged)
 
 
 @contextmanager
-def lost_payloads(client: Client) -> Iterator[Fault]:
+def lost_payloads(client: FaultyQueue) -> Iterator[Fault]:
     """Delete the payloads of the newest ready messages."""
     taken: list[object] = []
 
     def some_deleted() -> bool:
         taken.extend(
-            run(
-                client,
+            client.run(
                 "DELETE FROM {data} AS d USING (SELECT id FROM {table} WHERE status = 0 "
                 "ORDER BY queue_date_time DESC LIMIT 2 FOR UPDATE SKIP LOCKED) AS m "
-                "WHERE d.id = m.id RETURNING d.text_data",
+                "WHERE d.id = m.id RETURNING d.text_data"
             )
         )
         return bool(taken)
@@ -221,7 +210,7 @@ def lost_payloads(client: Client) -> Iterator[Fault]:
 
 
 @contextmanager
-def claimed_incomplete(client: Client) -> Iterator[Fault]:
+def claimed_incomplete(client: FaultyQueue) -> Iterator[Fault]:
     """Like `lost_payloads`, then claimed an hour ago by pops that returned nothing."""
     with lost_payloads(client) as fault:
         incomplete: LiteralString = (
@@ -230,14 +219,39 @@ def claimed_incomplete(client: Client) -> Iterator[Fault]:
         )
 
         def all_claimed() -> bool:
-            return len(run(client, incomplete, 1)) == len(fault.lost)
+            return len(client.run(incomplete, 1)) == len(fault.lost)
 
         wait_until(all_claimed, "they are claimed")
-        age(client, *run(client, incomplete, 1))
+        client.age(*client.run(incomplete, 1))
         yield fault
 
 
 @contextmanager
-def dropped_key(client: Client) -> Iterator[Fault]:
-    run(client, "ALTER TABLE {table} DROP CONSTRAINT {key}", key=f"{client.queue.table}_pkey")
+def dropped_key(client: FaultyQueue) -> Iterator[Fault]:
+    client.run("ALTER TABLE {table} DROP CONSTRAINT {key}", key=f"{client.queue.table}_pkey")
     yield Fault()
+
+
+# -- of the server
+
+
+def backends(url: str) -> list[int]:
+    """The other sessions on the database."""
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        " AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid"
+    )
+    with connect(url) as connection:
+        return [pid for (pid,) in connection.execute(query)]
+
+
+def kill_backend(url: str, chance: random.Random) -> bool:
+    """SIGKILL one of the sessions on the database: the server crashes and recovers."""
+    pids = backends(url)
+    return bool(pids) and kill_session(url, chance.choice(pids))
+
+
+def crash(server: EmbeddedServer) -> None:
+    """kill -9, then a start."""
+    server.kill()
+    server.restart()

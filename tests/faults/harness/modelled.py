@@ -1,4 +1,5 @@
-"""A ring together with the model of its protocol: every call is made on both and compared.
+"""A ring next to the model of its protocol: every call is made on both and compared, as are faults:
+transactions with all ends, crashes, traffic, relays.
 
 Only how far a crash moved the sequences, and what client processes did, is read from the ring's
 tables.
@@ -14,13 +15,23 @@ from typing import Any
 import psycopg
 
 from console.doctor.number_proof import LostKind, Side
+from console.doctor.repairs import release_claims
 from console.errors import RefusedError
-from tests.faults import ring_model as model
-from tests.faults import ring_model_subscribers as subscribers_model
-from tests.faults.queue_client import Ledger, payload
-from tests.faults.ring_model import Live, Store, Transaction, finish
-from tests.faults.ring_tools import Popped, Ring, make_ring
+from console.features.demo.embedded import EmbeddedServer
+from tests.faults.harness import model
+from tests.faults.harness import model_subscribers as subscribers_model
+from tests.faults.harness.client import payload
+from tests.faults.harness.clients import CONSUMER, PRODUCER, Clients, clients
+from tests.faults.harness.faults import kill_backend
+from tests.faults.harness.ledger import Ledger
+from tests.faults.harness.model import Live, Store, Transaction, finish
+from tests.faults.harness.ring import Popped, Ring, make_ring, wait_for_server
 from tests.servers import wait_until
+from tests.tools.repairs import carry_out
+
+_MOST_WAITING = model.MOST_PARKED_READ - 16
+_MOST_OPEN = 2
+_EVENTS = ["client", "client", "terminate", "backend", "server", "relay"]
 
 _NUMBERS = """
     SELECT c.size, c.base, a.last_value + a.is_called::int, b.last_value + b.is_called::int
@@ -125,8 +136,8 @@ class ReaderModel:
             rows = connection.execute(ring.sql(query)).fetchall()
         return (
             now,
-            {row[0]: Live(row[1], row[2], row[3]) for row in ring.live(connection)},
-            ring.parked(connection),
+            {row[0]: Live(row[1], row[2], row[3]) for row in ring.live()},
+            ring.parked(),
             {id_: tuple(row) for id_, *row in rows},
         )
 
@@ -156,9 +167,10 @@ class ReaderModel:
 
 
 class ModelledRing:
-    """The ring, its model, and the transactions that are open on both."""
+    """The ring, its model, the transactions that are open on both, and faults."""
 
-    def __init__(self, url: str, seed: int, subscribers: int = 0) -> None:
+    def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:
+        self.server = server
         self.chance = chance = random.Random(seed)
         # With subscribers an empty pop may sweep: until its transaction ends it locks free slots,
         # which the model does not know.
@@ -179,6 +191,12 @@ class ModelledRing:
         self.admin = self.ring.connect()
         self.steps: Counter[str] = Counter()
         self._serial = 0
+        self.skipped: dict[tuple[str, Side], set[int]] = {
+            (reader.name, side): set() for reader in self.all for side in Side
+        }
+        """Numbers lost in crashes."""
+        self.mixed = False
+        """Client processes ran, so it is not known which of them lost a number."""
 
     @property
     def all(self) -> list[ReaderModel]:
@@ -218,11 +236,11 @@ class ModelledRing:
         texts = [payload("own", self._serial + n) for n in range(1, count + 1)]
         self._serial += count
         if count == 1:
-            stored = [self.ring.push(on.connection, texts[0])]
+            stored = [self.ring.push(texts[0], on=on.connection)]
             expected = [subscribers_model.push(on.all, texts[0])]
             self.steps["push"] += 1
         else:
-            stored = self.ring.push_many(on.connection, texts)
+            stored = self.ring.push_many(texts, on=on.connection)
             expected = subscribers_model.push_many(on.all, texts)
             self.steps["push_many"] += 1
         assert stored == expected, (stored, expected)
@@ -233,8 +251,8 @@ class ModelledRing:
         if sum(not void for _, void in tx.parked()) > model.MOST_PARKED_READ:
             return  # a pop then reads random ones
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
-        reader.store.held = reader.ring.held(on.connection) if reader.name else None
-        popped = reader.ring.take(on.connection, count if count > 1 else 0)
+        reader.store.held = reader.ring.held(on=on.connection) if reader.name else None
+        popped = reader.ring.take(count if count > 1 else 0, on=on.connection)
         self.steps["pop" if count == 1 else "pop_many"] += 1
         next_in_hand = reader.next_in_hand(count, self.held(reader))
         expected: list[Live] = []
@@ -368,3 +386,177 @@ class ModelledRing:
         for connection in [self.admin, *self.free, *(opened.connection for opened in self.open)]:
             connection.close()
         self.ring.close()
+
+    # -- faults
+
+    def try_repairs(self) -> None:
+        """Let the doctor diagnose and repair in between, after ending open transactions."""
+        raise NotImplementedError
+
+    def step(self, name: str) -> None:
+        """One of `STEPS`, or a crash, restart or traffic; then ring and model must agree."""
+        if self.waiting() > _MOST_WAITING:
+            self.try_repairs()
+        getattr(self, name)()
+        self.assert_equal()
+
+    def burst(self) -> None:
+        """Several committed transactions of one call."""
+        for _ in range(self.chance.randint(1, 12)):
+            opened = self.begin()
+            self.call(opened)
+            self.end(opened, "commit")
+
+    def transaction(self) -> None:
+        """Several calls, some rolled back to a savepoint; then any end, or none yet."""
+        ends = ["commit", "roll back", "roll back", "terminate", "hang up"]
+        if len(self.open) < _MOST_OPEN:
+            ends += ["leave open", "leave open", "prepare"]
+        opened = self.begin()
+        for _ in range(self.chance.randint(1, 4)):
+            undone = self.chance.random() < 0.15
+            undo = [tx.savepoint() for tx in opened.all]
+            kept = list(opened.pushed), list(opened.popped)
+            opened.connection.execute("SAVEPOINT here")
+            self.call(opened)
+            if undone:
+                self.steps["roll back to savepoint"] += 1
+                opened.connection.execute("ROLLBACK TO here")
+                for tx_undone in undo:
+                    tx_undone()
+                opened.pushed, opened.popped = kept
+        how = self.chance.choice(ends)
+        if how != "leave open":
+            self.end(opened, how)
+
+    def end_one(self) -> None:
+        """End one that was left open or prepared."""
+        if self.open:
+            opened = self.chance.choice(self.open)
+            ends = ["commit", "commit", "roll back", *(["terminate"] * (not opened.prepared))]
+            self.end(opened, self.chance.choice(ends))
+
+    def resize(self) -> None:
+        """Relay to a random size, if the live messages fit."""
+        self.end_all()
+        self.relay(self.chance.choice([None, self.chance.randint(1, 50)]))
+
+    def release(self) -> None:
+        """Release all claims by force: they can no longer be completed."""
+        if not self.in_hand:
+            return
+        self.end_all()
+        for reader in self.all:
+            if any(row.claimed for row in reader.in_hand_rows.values()):
+                repair = release_claims(reader.ring.queue, 0.0, "alive")
+                carry_out(repair, self.ring.database)
+                self.steps["release"] += 1
+            for row in reader.in_hand_rows.values():
+                row.claimed = False
+
+    def complete(self) -> None:
+        """Complete some claims; released ones cannot be."""
+        for reader in self.all:
+            held = self.held(reader)
+            for id_ in list(reader.in_hand_rows):
+                if id_ not in held and self.chance.random() < 0.5:
+                    self.complete_one(reader, id_)
+
+    def restart(self) -> None:
+        """A clean restart skips no number."""
+        self.steps["restart"] += 1
+        self.server.restart()
+        self.end_sessions()
+
+    def crash(self) -> None:
+        """kill -9 of the server or of one backend, which makes the whole server recover."""
+        victim = self.chance.choice(["server", "backend"])
+        self.steps[f"kill -9: {victim}"] += 1
+        self._kill(victim)
+        for reader in self.all:
+            now, store = reader.ring.measure(), reader.store
+            self.skipped[reader.name, Side.PUSH].update(range(store.next_push, now.next_push))
+            self.skipped[reader.name, Side.POP].update(range(store.next_pop, now.next_pop))
+            assert now.next_push <= store.next_push + 33
+            assert now.next_pop <= store.next_pop + 33
+            store.next_push, store.next_pop = now.next_push, now.next_pop
+
+    def _kill(self, victim: str) -> None:
+        if victim == "server":
+            self.server.kill()
+            self.server.restart()
+        else:
+            assert kill_backend(self.ring.url, self.chance)
+            wait_for_server(self.ring.url)
+        self.end_sessions()
+
+    def traffic(self) -> None:
+        """Client processes, and one fault."""
+        self.end_all()
+        self.mixed = True
+        if self.chance.random() < 0.7:  # else the ring may be full of orphans
+            self.try_repairs()
+            self.relay(self.chance.randint(60, 200))
+        with clients(self.ring.url, self.chance) as workers:
+            extra_client = self.chance.choice([("", PRODUCER), (self.all[0].name, CONSUMER)])
+            consumers = [(name, CONSUMER) for name in self.readers]
+            for name, calls in (("", PRODUCER), *consumers, extra_client):
+                more: dict[str, Any] = {
+                    "subscriber": name,
+                    "name": f"{name}." if name else "client",
+                }
+                workers.start(calls, self.ring.queue.name, rolled_back=0.1, **more)
+            workers.wait_for_progress(20_000)
+            event = self.chance.choice(_EVENTS)
+            self.steps[f"traffic: {event}"] += 1
+            self._cause(workers, event)
+            workers.finish()
+            pushes = workers.ledger("client")
+            found = {
+                reader.name: workers.ledger(f"{reader.name}." * bool(reader.name))
+                for reader in self.all
+            }
+        self._wait_until_idle()
+        for reader in self.all:
+            self._add_ledgers(reader, pushes, found[reader.name])
+        self.read()
+
+    def _cause(self, workers: Clients, event: str) -> None:
+        if event == "client":
+            workers.any().kill()
+        elif event == "terminate":
+            others = "SELECT pid FROM pg_stat_activity WHERE xact_start < now() AND pid <> %s"
+            for (pid,) in self.admin.execute(others, [self.admin.info.backend_pid]).fetchall()[:1]:
+                self.admin.execute("SELECT pg_terminate_backend(%s)", [pid])
+        elif event == "relay":
+            self.ring.try_relay(self.chance)
+        else:
+            self._kill(event)
+        workers.wait_for_progress(5_000)
+
+    def _wait_until_idle(self) -> None:
+        """The backends of killed clients have ended."""
+        busy = "SELECT FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> %s"
+        busy += " AND datname = current_database() AND backend_type = 'client backend'"
+        own = [self.admin.info.backend_pid]
+        wait_until(lambda: not self.admin.execute(busy.encode(), own).fetchall(), "all is quiet")
+
+    def _add_ledgers(self, reader: ReaderModel, pushes: Ledger, pops: Ledger) -> None:
+        ledger = reader.ledger
+        ledger.acknowledged |= pushes.acknowledged
+        ledger.pushed_in_doubt += pushes.pushed_in_doubt
+        ledger.tries += pushes.tries
+        if self.in_hand:  # a popped message stays until it is completed, in doubt or not
+            return
+        if not self.archives:
+            ledger.popped += pops.popped
+            ledger.popped_in_doubt += pops.popped_in_doubt
+            ledger.unknown_in_doubt += pops.unknown_in_doubt
+            return
+        # The archive shows which of the pops in doubt were committed.
+        archived = Counter(text for (text,) in self.ring.execute("SELECT payload FROM {archive}"))
+        known = ledger.popped + pops.popped
+        assert not known - archived, "popped, and not in the archive"
+        doubt = pops.popped_in_doubt.total() + pops.unknown_in_doubt
+        assert (archived - known).total() <= doubt
+        ledger.popped = archived

@@ -6,7 +6,7 @@ They share the size and the push numbers, and a slot is free only if it is free 
 
 from collections.abc import Sequence
 
-from tests.faults.ring_model import PUSH_TRIES, Live, Store, Transaction
+from tests.faults.harness.model import PUSH_TRIES, Live, Store, Transaction
 
 
 def _gap(txs: Sequence[Transaction]) -> int:
