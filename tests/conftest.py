@@ -21,7 +21,14 @@ from hypothesis import HealthCheck, settings
 import console.verbs  # they plan the doctor's repairs
 from console.engines import Database, open_database
 from tests.contract.variants import Variant
-from tests.servers import EXTERNAL_URL, TIMEOUTS, ExternalServer, Server, fresh_database
+from tests.servers import (
+    EXTERNAL_URL,
+    TIMEOUTS,
+    ExternalServer,
+    Server,
+    ensure_running,
+    fresh_database,
+)
 from tests.servers.poolers import Pooler, pgbouncer, through
 from tests.tools.pairs import Pair, covering, pairs_of
 
@@ -245,8 +252,5 @@ def own_server(module_server: "EmbeddedServer") -> "EmbeddedServer":
 
     The tests of a module share it in turn: create your own database on it.
     """
-    if module_server.running:
-        module_server.resume()
-    else:
-        module_server.restart()
+    ensure_running(module_server)
     return module_server

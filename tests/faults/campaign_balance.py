@@ -2,18 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
-from console.actions.install import install
-from console.catalog import Queue, installed_queue
-from console.designs import design
+from console.catalog import Queue
 from console.engines import open_database
 from console.features.lake.lake import Lake
 from console.features.lake.table import MessagesTable
 from tests.faults.harness.ledger import Ledger, is_intact
+from tests.tools.queues import install_queue
 
 DOOMED = "doomed"
 """From this queue messages are purged for good. Only its own clients push to it, so the audit's
@@ -53,16 +53,9 @@ _READY_IN_HAND = "claimed_at IS NULL AND done_at IS NULL"
 
 def installed(url: str, names: Iterable[str]) -> dict[str, Queue]:
     """Install them in an empty database."""
-    database = open_database(url)
-    found = {}
-    for name in names:
-        kind = design(QUEUES[name][0])
-        found[name] = installed_queue(
-            "public", name, kind, kind.complete_options(QUEUES[name][1], "postgresql")
-        )
-        install(database, found[name])
-    database.close()
-    return found
+    with closing(open_database(url)) as database:
+        shapes = {name: QUEUES[name] for name in names}
+        return {n: install_queue(database, n, shape, **o) for n, (shape, o) in shapes.items()}
 
 
 def keeps_popped(queue: Queue) -> bool:

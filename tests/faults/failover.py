@@ -22,6 +22,7 @@ from pathlib import Path
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import COMMAND
 from tests.faults.harness.clients import CONSUMER, PRODUCER, clients, settle
+from tests.faults.harness.faults import crash
 from tests.faults.harness.ring import Ring, make_ring, wait_for_server
 from tests.servers import fresh_database, wait_until
 
@@ -88,8 +89,7 @@ def recovery(server: EmbeddedServer, each: int, chance: random.Random) -> Recove
                 for calls in (PRODUCER, CONSUMER):
                     workers.start(calls, ring.queue.name, count=each)
                     workers.wait_for_progress(100_000)
-                server.kill()
-                server.restart()
+                crash(server)
                 wait_for_server(url)
                 began = time.monotonic()
                 wait_until(lambda: _is_quiet(ring, began), "all is repaired", 120)

@@ -12,14 +12,13 @@ import pytest
 from sqlalchemy import text
 
 from console import sql
-from console.actions.install import install
-from console.catalog import audit, installed_queue
-from console.designs import design
+from console.catalog import audit
 from console.engines import Database, open_database
 from console.monitor import owners
 from tests.contract.client import Client
 from tests.contract.filled import read_messages
 from tests.servers import PATIENCE_SECONDS, Server, fresh_database, wait_until
+from tests.tools.queues import install_queue
 from tests.tools.warm import Forked
 
 MESSAGES = 200
@@ -63,10 +62,7 @@ def test_a_killed_action_finishes_when_run_again(
 ) -> None:
     for seed in range(20 if long else 1):
         dice = random.Random(f"{name} {verb} {seed}")
-        kind = design(name)
-        chosen = kind.complete_options(options, "postgresql")
-        queue = installed_queue("public", f"{name}_{verb}_{seed}", kind, chosen)
-        install(database, queue)
+        queue = install_queue(database, f"{name}_{verb}_{seed}", name, **options)
         client = Client(database, queue)
         prepare(client, verb)
         before = payload_counts(client)

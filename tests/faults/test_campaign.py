@@ -11,10 +11,9 @@ from console.features.demo.embedded import EmbeddedServer
 
 pytest.importorskip("pyarrow", reason="needs Arrow: pip install 'dbq-console[pipeline]'")
 
-from tests.faults.campaign import campaign
+from tests.faults.campaign import campaign, size
 from tests.faults.campaign_balance import DOOMED, Locations, MessageCounts, Result, balance
 from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order
-from tests.faults.campaign_traffic import size
 from tests.faults.harness.client import payload
 from tests.faults.harness.ledger import Ledger
 from tests.servers import wait_until

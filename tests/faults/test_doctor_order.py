@@ -23,7 +23,6 @@ from tests.contract.plans import Recorder
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
 from tests.faults.harness.queue import FaultyQueue, Use, variant
-from tests.tools.repairs import carry_out
 
 
 def archiving(design: str, **options: str) -> Variant:
@@ -36,12 +35,7 @@ CHECKED = [STRICT, PENDING, LAX, RING, NAIVE]
 
 
 def order_findings(client: FaultyQueue) -> list[Finding]:
-    queue = catalogued(client.database, client.queue)
-    assert queue is not None
-    with check_context(client.database, queue) as context:
-        findings = list(order.CHECKS.run(context))
-        assert context.unseen == []
-    return findings
+    return client.found(order.CHECKS, catalogued(client.database, client.queue))
 
 
 def evidence_of(client: FaultyQueue, code: str) -> dict[str, Any]:
@@ -134,11 +128,8 @@ def test_a_message_overtaken_by_many_in_a_lax_order_is_a_note(
 
 
 def run_repairs(client: FaultyQueue) -> None:
-    with check_context(client.database, client.queue) as context:
-        repairs = [finding.repair for finding in ring.CHECKS.run(context)]
-    for repair in repairs:
-        assert repair is not None
-        assert carry_out(repair, client.database)
+    for finding in client.found(ring.CHECKS):
+        assert client.repair(finding)
 
 
 # -------------------------------------------------------------------------------------- silence

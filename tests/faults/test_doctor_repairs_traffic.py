@@ -15,7 +15,6 @@ import pytest
 from console.actions import upgrade
 from console.catalog import Queue, audit
 from console.doctor import sessions
-from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
@@ -236,8 +235,7 @@ def test_dead_rows_at_the_head_are_removed(use: Use, monkeypatch: pytest.MonkeyP
     slow = replace(client.snapshot(), slow=("ready",))
 
     def found() -> list[Finding]:
-        with check_context(client.database, client.queue, snapshot=slow) as context:
-            some = list(sessions.CHECKS.run(context))
+        some = client.found(sessions.CHECKS, snapshot=slow)
         assert {finding.code for finding in some} <= {sessions.DEAD_HEAD}
         return some
 

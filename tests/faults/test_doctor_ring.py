@@ -16,6 +16,7 @@ from console.errors import BusyError, ConnectionFailedError, RefusedError
 from console.features.demo.embedded import EmbeddedServer
 from console.monitor.sampler import Sampler
 from tests.faults.harness.doctor import numbers
+from tests.faults.harness.faults import crash
 from tests.faults.harness.ring import Make, Ring, page_of_holes, wait_for_server
 from tests.servers import kill_session, restart_as_standby
 from tests.tools.repairs import carry_out, plan_repair
@@ -48,8 +49,7 @@ def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
     ring = make(size=2000)
     left = ring.fill(1000, popped=507)
     assert ring.findings() == {}
-    own_server.kill()
-    own_server.restart()
+    crash(own_server)
     orphans, holes = lost_by_sequences(ring)
     assert orphans
     assert holes

@@ -7,7 +7,6 @@ from typing import LiteralString
 
 import pytest
 
-from console.catalog import Queue
 from console.designs import DESIGNS
 from console.doctor import sequences
 from console.doctor.context import check_context
@@ -56,26 +55,19 @@ def archive_of(client: FaultyQueue) -> str:
     return f'"{client.queue.schema}"."{client.queue.name}_archive"'
 
 
-def found_in(database: Database, queue: Queue) -> list[Finding]:
-    with check_context(database, queue) as context:
-        findings = list(sequences.CHECKS.run(context))
-        assert context.unseen == []
-    return findings
-
-
 def repaired_here(client: FaultyQueue) -> Finding:
     """Repair the finding of its sequence, after which there is none."""
-    (finding,) = found_in(client.database, client.queue)
+    (finding,) = client.found(sequences.CHECKS)
     assert finding.evidence == client.finding("id_sequence_behind").evidence
     client.repair(finding, unattended=False)
-    assert found_in(client.database, client.queue) == []
+    assert client.found(sequences.CHECKS) == []
     return finding
 
 
 @pytest.mark.parametrize("variant", DRAWING, ids=str)
 def test_a_sequence_behind_its_table_is_found_and_repaired(use: Use, variant: Variant) -> None:
     client = use(variant, 20)
-    assert found_in(client.database, client.queue) == []
+    assert client.found(sequences.CHECKS) == []
     set_back(client, sequence_of(client))
     finding = repaired_here(client)
     (behind,) = evidence_of(finding)["behind"]
@@ -118,9 +110,9 @@ def test_uncommitted_rows_and_rolled_back_ones_are_no_finding(use: Use) -> None:
     with closing(connect(client.url)) as pushing:
         pushing.autocommit = False
         pushing.execute(client.sql("SELECT {push}('x')"))
-        assert found_in(client.database, client.queue) == []
+        assert client.found(sequences.CHECKS) == []
         pushing.rollback()
-    assert found_in(client.database, client.queue) == []
+    assert client.found(sequences.CHECKS) == []
 
 
 def test_a_repair_never_sets_a_sequence_back_and_waits_for_uncommitted_rows(use: Use) -> None:
@@ -145,7 +137,7 @@ def test_an_id_that_a_caller_chose_far_away_is_no_finding_and_uses_nothing_up(us
     client = use(FIFO, 3)
     insert: LiteralString = "INSERT INTO {table} (id, payload) VALUES (%s, '')"
     client.run(insert, 2**63 - 1)
-    assert found_in(client.database, client.queue) == []
+    assert client.found(sequences.CHECKS) == []
     client.run(insert, 50)
     client.repaired("id_sequence_behind")
     assert client.push(client.payload(1)) == "51"
@@ -204,7 +196,7 @@ def test_ids_that_run_out_are_found_by_the_smaller_of_both_types(
     )
     client.run("SELECT setval('fed', %s)", last)
     adopted = adopt(new_database, "public", "jobs", DESIGNS["fifo"], ADOPTED_ROLES)
-    found = found_in(new_database, adopted)
+    found = client.found(sequences.CHECKS, adopted)
     assert [one.code.name for one in found] == ([code] if code else [])
     if found:
         (column,) = evidence_of(found[0])["columns"]
@@ -221,9 +213,9 @@ def test_other_steps_and_cycles_are_not_judged(new_database: Database) -> None:
     )
     client.run("INSERT INTO jobs (n, c) VALUES (4000, 32767)")
     adopted = adopt(new_database, "public", "jobs", DESIGNS["fifo"], ADOPTED_ROLES)
-    assert found_in(new_database, adopted) == []
+    assert client.found(sequences.CHECKS, adopted) == []
 
 
 def test_no_sequence_of_a_ring_is_taken_for_one_of_ids(use: Use) -> None:
     client = use(RING, 3)
-    assert found_in(client.database, client.queue) == []
+    assert client.found(sequences.CHECKS) == []

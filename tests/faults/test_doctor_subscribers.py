@@ -8,12 +8,11 @@ import pytest
 from psycopg.sql import SQL
 
 from console.doctor import claims
-from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from tests.faults.harness.doctor import numbers
 from tests.faults.harness.ring import Make, Popped, Ring
 from tests.servers import wait_until
-from tests.tools.repairs import carry_out, plan_repair
+from tests.tools.repairs import carry_out
 
 Found = dict[tuple[str, str], Finding]
 
@@ -37,9 +36,7 @@ def findings_by_code(ring: Ring) -> Found:
 
 def repair_all(ring: Ring, found: Found) -> None:
     for finding in found.values():
-        assert finding.repair is not None
-        assert plan_repair(finding.repair, ring.database).lines
-        assert carry_out(finding.repair, ring.database)
+        assert ring.repair(finding)
 
 
 @pytest.mark.parametrize(("content", "dies"), [("slot", True), ("apart", False)])
@@ -205,16 +202,11 @@ def test_claims_of_a_gone_owner_are_released(make: Make) -> None:
     assert ring.session.execute(call, ["a"]).fetchone() is not None
     with ring.connect() as dead:
         assert dead.execute(call, ["b"]).fetchone() is not None
-    wait_until(lambda: len(claims_at(ring)) == 1, "the server has noticed")
-    (finding,) = claims_at(ring)
+    wait_until(lambda: len(ring.found(claims.CHECKS)) == 1, "the server has noticed")
+    (finding,) = ring.found(claims.CHECKS)
     assert (finding.code.name, finding.subscriber) == ("claims_gone", "b")
     assert finding.repair is not None
     assert carry_out(finding.repair, ring.database)
-    assert claims_at(ring) == []
+    assert ring.found(claims.CHECKS) == []
     assert ring.session.execute(call, ["a"]).fetchone() is None
     assert ring.session.execute(call, ["b"]).fetchone() == ("message 1",)
-
-
-def claims_at(ring: Ring) -> list[Finding]:
-    with check_context(ring.database, ring.queue, patience_seconds=10.0) as context:
-        return list(claims.CHECKS.run(context))

@@ -8,13 +8,12 @@ import pytest
 
 from console import catalog
 from console.actions.forget import forget
-from console.catalog import INTERFACE_VERSION, Kind, Queue
+from console.catalog import INTERFACE_VERSION, Kind
 from console.designs import DESIGNS
 from console.doctor import indexes
-from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.doctor.verbs import plan_repairs
-from console.engines import PRODUCTS, Database, open_database
+from console.engines import PRODUCTS, open_database
 from console.errors import ConsoleError
 from console.features.presets.adopt import adopt
 from console.monitor.limits import Severity
@@ -64,15 +63,8 @@ PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"
 """Designs whose pops use an index, as PostgreSQL's planner says."""
 
 
-def index_findings(database: Database, queue: Queue) -> dict[str, Finding]:
-    with check_context(database, queue) as context:
-        findings = {finding.code.name: finding for finding in indexes.INDEX_CHECKS.run(context)}
-        assert context.unseen == []
-    return findings
-
-
-def own_index_findings(client: FaultyQueue) -> dict[str, Finding]:
-    return index_findings(client.database, client.queue)
+def index_findings(client: FaultyQueue) -> dict[str, Finding]:
+    return {finding.code.name: finding for finding in client.found(indexes.INDEX_CHECKS)}
 
 
 @pytest.fixture
@@ -111,11 +103,11 @@ def test_a_pop_that_does_not_use_its_index_is_found(
     client.invalidate(index)
     # A short queue is not checked, even if the planner chooses a sequential scan.
     for _ in range(2):
-        assert "index_unused" not in own_index_findings(client)
+        assert "index_unused" not in index_findings(client)
         client.push_many(client.payloads(*range(25)))
     with monkeypatch.context() as any_size:
         any_size.setattr(indexes, "ENOUGH_PAGES", 1)
-        findings = own_index_findings(client)
+        findings = index_findings(client)
         finding = findings.pop("index_unused")
         assert findings.keys() <= {"index_invalid"}
         assert finding.code.severity is Severity.WARNING
@@ -124,12 +116,12 @@ def test_a_pop_that_does_not_use_its_index_is_found(
         plan: list[dict[str, Any]] = evidence_of(finding)["plan"]
         assert {"Sort", "Seq Scan"} & {node["Node Type"] for node in plan}
         assert client.repair(finding)
-        assert own_index_findings(client) == {}
+        assert index_findings(client) == {}
     client.push_many(["x" * 500] * 4000)
-    assert own_index_findings(client) == {}
+    assert index_findings(client) == {}
     client.run("ANALYZE {table}")
     assert len(client.pop_many(1000)) == 1000
-    assert own_index_findings(client) == {}
+    assert index_findings(client) == {}
 
 
 @pytest.mark.usefixtures("any_size")
@@ -143,11 +135,11 @@ def test_an_index_younger_than_an_open_snapshot_is_reported_as_unused(use: Use) 
             "UPDATE pg_index SET indcheckxmin = true WHERE indexrelid = %s::regclass",
             f'"{index_of_pop(client)}"',
         )
-        (finding,) = own_index_findings(client).values()
+        (finding,) = index_findings(client).values()
         assert finding.code is indexes.UNUSED
         assert "an older transaction" in finding.cause
         assert finding.repair is None
-    wait_until(lambda: not own_index_findings(client), "the older one has ended")
+    wait_until(lambda: not index_findings(client), "the older one has ended")
 
 
 @pytest.mark.usefixtures("any_size")
@@ -161,16 +153,16 @@ def test_a_better_index_suffices_and_a_missing_one_is_reported_once(use: Use) ->
         "CREATE INDEX better ON {table} (created_at, id, claimed_by) "
         "WHERE processing_started_at IS NULL"
     )
-    assert own_index_findings(client).keys() == {"index_invalid"}
+    assert index_findings(client).keys() == {"index_invalid"}
     client.run("DROP INDEX {index}, better", index=index)
-    assert own_index_findings(client).keys() == {"index_missing"}
+    assert index_findings(client).keys() == {"index_missing"}
 
 
 def test_a_reader_gets_no_false_findings_on_indexes(use: Use) -> None:
     client = use(FIFO, 50)
     grants = (*READ_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
     with login(client.url, *grants) as url, closing(open_database(url)) as reader:
-        assert index_findings(reader, client.queue) == {}
+        assert index_findings(FaultyQueue(reader, client.queue)) == {}
 
 
 def test_all_designs_but_heap_and_ring_have_an_index_for_pops() -> None:

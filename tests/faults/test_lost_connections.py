@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 
 import pytest
@@ -13,7 +14,6 @@ from console.actions import execute, message_action
 from console.actions.archive import Purge
 from console.actions.execute import Batching
 from console.actions.push import push_many
-from console.actions.selected import SelectedMessages
 from console.catalog import Queue, audit
 from console.engines import Database, Timeouts, open_database, time_limit
 from console.errors import ConnectionFailedError, ConsoleError, InDoubtError
@@ -24,8 +24,8 @@ from tests.faults.harness.connections import (
     FATES,
     AtCommit,
     added_and_removed,
+    proxied,
     rows_of,
-    unencrypted_url,
 )
 from tests.servers import connect
 from tests.servers.proxy import Fate, Proxy
@@ -39,10 +39,9 @@ COUNTED = b"UPDATE dbq.action"
 """The last statement of a batch before its commit."""
 
 
-def purge(database: Database, queue: Queue) -> tuple[Purge, SelectedMessages]:
-    with database.transaction("read the queue", read_only=True) as connection:
-        action = Purge(MessageSource.of(connection, queue))
-    return action, message_action.select(database, action)
+def queue_of(database: Database, name: str) -> Queue:
+    with database.transaction("look") as connection:
+        return catalog.find(connection, name)
 
 
 READY_AND_ERRORS = 11
@@ -50,30 +49,41 @@ BATCH = 2
 
 
 def purge_with_fate(
-    url: str, fate: Fate, *, heals: bool
-) -> tuple[ConnectionFailedError, audit.Entry, int]:
-    """A purge whose third commit has that fate: its error, audit entry, and the archive's size."""
-    with Proxy(url) as proxy, closing(open_database(proxy.url)) as proxied:
-        with closing(open_database(url)) as direct, direct.transaction("look") as connection:
-            queue = catalog.find(connection, "mail")
-        action, planned = purge(proxied, queue)
+    url: str,
+    at: Callable[[Proxy], AtCommit],
+    timeouts: Timeouts | None = None,
+    then: Callable[[], object] = lambda: None,
+) -> ConnectionFailedError:
+    """The error of a purge whose third commit has a fate."""
+    with proxied(url, timeouts) as (proxy, database), closing(open_database(url)) as direct:
+        queue = queue_of(direct, "mail")
+        with database.transaction("read the queue", read_only=True) as connection:
+            action = Purge(MessageSource.of(connection, queue))
+        planned = message_action.select(database, action)
         assert planned.count == READY_AND_ERRORS
 
         def arm(now: Progress) -> None:
             if now.text == "2 batches":
-                proxy.fate = AtCommit(COUNTED, fate, (lambda: None) if heals else proxy.shut)
+                proxy.fate = at(proxy)
 
         with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(proxied, action, planned, Batching(batch=BATCH), on_progress=arm)
+            execute.execute(database, action, planned, Batching(batch=BATCH), on_progress=arm)
+        then()
+    return caught.value
+
+
+def purged(url: str) -> tuple[audit.Entry, int]:
+    """Its entry in the audit, and the size of the archive."""
     with closing(open_database(url)) as direct, direct.transaction("look") as connection:
         (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
-        size = connection.execute(text("SELECT count(*) FROM public.mail_archive")).scalar_one()
-    return caught.value, entry, size
+        archived = text("SELECT count(*) FROM public.mail_archive")
+        return entry, connection.execute(archived).scalar_one()
 
 
 @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
 def test_the_outcome_of_a_cut_commit_is_looked_up(queues_url: str, fate: Fate) -> None:
-    error, entry, archived = purge_with_fate(queues_url, fate, heals=True)
+    error = purge_with_fate(queues_url, lambda _: AtCommit(COUNTED, fate))
+    entry, archived = purged(queues_url)
     done = 2 * BATCH + (BATCH if fate is Fate.UNANSWERED else 0)
     assert (archived, entry.done, entry.outcome) == (done, done, "failed")
     assert type(error) is ConnectionFailedError
@@ -86,7 +96,8 @@ def test_the_outcome_of_a_cut_commit_is_looked_up(queues_url: str, fate: Fate) -
     ids=lambda fate: fate.name,
 )
 def test_a_commit_that_cannot_be_looked_up_is_in_doubt(queues_url: str, fate: Fate) -> None:
-    error, entry, archived = purge_with_fate(queues_url, fate, heals=False)
+    error = purge_with_fate(queues_url, lambda proxy: AtCommit(COUNTED, fate, proxy.shut))
+    entry, archived = purged(queues_url)
     assert type(error) is InDoubtError
     assert "IN DOUBT: the last batch of 2, after 4" in error.next_step
     assert f"action {entry.action_id}" in error.next_step
@@ -98,35 +109,24 @@ def test_a_commit_that_cannot_be_looked_up_is_in_doubt(queues_url: str, fate: Fa
 def test_a_batch_that_continues_after_the_loss_is_waited_for(queues_url: str) -> None:
     """The network hangs before the commit arrives, and delivers it later."""
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
-    with (
-        closing(open_database(queues_url)) as direct,
-        Proxy(queues_url) as proxy,
-        closing(open_database(proxy.url, timeouts=hasty)) as proxied,
-    ):
-        with direct.transaction("look") as connection:
-            queue = catalog.find(connection, "mail")
-        action, planned = purge(proxied, queue)
+    healing: list[threading.Thread] = []
+
+    def freeze(proxy: Proxy) -> AtCommit:
         frozen = threading.Event()
+        healing.append(threading.Thread(target=_thaw_later, args=(proxy, frozen)))
+        healing[0].start()
+        return AtCommit(COUNTED, Fate.FROZEN, frozen.set)
 
-        def arm(now: Progress) -> None:
-            if now.text == "2 batches":
-                proxy.fate = AtCommit(COUNTED, Fate.FROZEN, frozen.set)
+    def join() -> None:
+        healing[0].join()
 
-        healing = threading.Thread(target=_thaw_later, args=(proxy, frozen))
-        healing.start()
-        with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(proxied, action, planned, Batching(batch=BATCH), on_progress=arm)
-        healing.join()
-        with direct.transaction("look") as connection:
-            (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
-            archived = connection.execute(
-                text("SELECT count(*) FROM public.mail_archive")
-            ).scalar_one()
+    error = purge_with_fate(queues_url, freeze, hasty, join)
+    entry, archived = purged(queues_url)
     assert archived == entry.done
     if entry.outcome == "failed":
-        assert f"{archived} of {READY_AND_ERRORS} are done" in caught.value.next_step
+        assert f"{archived} of {READY_AND_ERRORS} are done" in error.next_step
     else:
-        assert isinstance(caught.value, InDoubtError)
+        assert isinstance(error, InDoubtError)
 
 
 def _thaw_later(proxy: Proxy, frozen: threading.Event) -> None:
@@ -137,24 +137,17 @@ def _thaw_later(proxy: Proxy, frozen: threading.Event) -> None:
 
 
 def test_a_push_whose_commit_is_lost_is_in_doubt(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as proxied:
-        with closing(open_database(queues_url)) as direct, direct.transaction("look") as connection:
-            queue = catalog.find(connection, "lines")
-        before = rows_of(queues_url)
-        proxy.fate = AtCommit(b"push", Fate.UNANSWERED)
-        with (
-            pytest.raises(InDoubtError, match="may or may not have been done"),
-            proxied.transaction("push") as connection,
-        ):
-            push_many(connection, queue, ["a", "b"])
-        proxy.fate = AtCommit(b"push", Fate.CUT)
-        with (
-            pytest.raises(InDoubtError, match="may or may not have been done"),
-            proxied.transaction("push") as connection,
-        ):
-            push_many(connection, queue, ["c"])
-        with proxied.transaction("look", read_only=True) as connection:
-            connection.execute(text("SELECT 1"))
+    before = rows_of(queues_url)
+    with proxied(queues_url) as (proxy, database):
+        queue = queue_of(database, "lines")
+        for fate, payloads in ((Fate.UNANSWERED, ["a", "b"]), (Fate.CUT, ["c"])):
+            proxy.fate = AtCommit(b"push", fate)
+            with (
+                pytest.raises(InDoubtError, match="may or may not have been done"),
+                database.transaction("push") as connection,
+            ):
+                push_many(connection, queue, payloads)
+        select_one(database)
     assert added_and_removed(before, rows_of(queues_url)) == (2, 0)
 
 
@@ -171,18 +164,18 @@ def select_one(database: Database) -> None:
 
 
 def test_a_cut_pool_reconnects_with_no_more_connections_than_before(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as proxied:
+    with proxied(queues_url) as (proxy, database):
         all_connected = threading.Barrier(THREADS)
 
         def hold() -> None:
-            with proxied.transaction("ask", read_only=True) as connection:
+            with database.transaction("ask", read_only=True) as connection:
                 connection.execute(text("SELECT 1"))
                 all_connected.wait(30)
 
         assert run_concurrently(*[hold] * THREADS) == [None] * THREADS
         assert proxy.accepted == THREADS
         proxy.cut()
-        assert run_concurrently(*[lambda: select_one(proxied)] * THREADS) == [None] * THREADS
+        assert run_concurrently(*[lambda: select_one(database)] * THREADS) == [None] * THREADS
         assert proxy.accepted <= 2 * THREADS
         assert proxy.connections <= THREADS
 
@@ -197,15 +190,15 @@ def test_more_callers_than_connections_of_the_pool_get_an_error(queues_url: str)
 
 
 def test_a_caller_can_time_out_while_another_connects(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as proxied:
+    with proxied(queues_url) as (proxy, database):
         proxy.freeze()
-        first = threading.Thread(target=run_concurrently, args=(lambda: select_one(proxied),))
+        first = threading.Thread(target=run_concurrently, args=(lambda: select_one(database),))
         first.start()
         while not proxy.accepted:
             time.sleep(0.01)
         began = time.monotonic()
         with pytest.raises(ConnectionFailedError, match="not answered"), time_limit(0.3):
-            select_one(proxied)
+            select_one(database)
         assert time.monotonic() - began < 5.0
         proxy.thaw()
         first.join()
@@ -219,25 +212,25 @@ def test_an_unresponsive_server_is_an_error_after_the_statement_time_out(
     queues_url: str,
 ) -> None:
     hasty = Timeouts(connect_seconds=1, statement_seconds=0.5)
-    with Proxy(queues_url) as proxy, closing(open_database(proxy.url, timeouts=hasty)) as proxied:
-        select_one(proxied)
+    with proxied(queues_url, hasty) as (proxy, database):
+        select_one(database)
 
         def query_while_frozen() -> None:
-            with proxied.transaction("ask") as connection:
+            with database.transaction("ask") as connection:
                 proxy.freeze()
                 connection.execute(text("SELECT 1"))
 
         with pytest.raises(ConnectionFailedError, match=r"not answered within 1\.5 s"):
             query_while_frozen()
         proxy.thaw()
-        select_one(proxied)
+        select_one(database)
 
 
 def test_a_commit_fails_after_an_ignored_loss_of_the_connection(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as proxied:
+    with proxied(queues_url) as (proxy, database):
 
         def ignore_the_loss() -> None:
-            with proxied.transaction("ask") as connection:
+            with database.transaction("ask") as connection:
                 connection.execute(text("SELECT 1"))
                 proxy.cut()
                 with suppress(OperationalError):
@@ -245,18 +238,16 @@ def test_a_commit_fails_after_an_ignored_loss_of_the_connection(queues_url: str)
 
         with pytest.raises(ConnectionFailedError, match="was lost"):
             ignore_the_loss()
-        select_one(proxied)
+        select_one(database)
 
 
 @pytest.mark.long
 def test_the_statement_time_out_of_the_url_takes_precedence(queues_url: str) -> None:
-    hasty = Timeouts(statement_seconds=0.1)
-    url = make_url(queues_url).update_query_dict({"options": "-c statement_timeout=20s"})
+    patient = make_url(queues_url).update_query_dict({"options": "-c statement_timeout=20s"})
+    url = patient.render_as_string(hide_password=False)
     with (
-        closing(
-            open_database(url.render_as_string(hide_password=False), timeouts=hasty)
-        ) as proxied,
-        proxied.transaction("sleep") as connection,
+        closing(open_database(url, timeouts=Timeouts(statement_seconds=0.1))) as database,
+        database.transaction("sleep") as connection,
     ):
         connection.execute(text("SELECT pg_sleep(1.5)"))
 

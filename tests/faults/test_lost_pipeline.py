@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from console.actions.install import install
-from console.catalog import installed_queue
-from console.designs import design
 from console.engines import Timeouts, open_database
 from console.errors import ConnectionFailedError
 from console.features.lake.lake import Lake
@@ -23,6 +20,7 @@ from tests.faults.harness.connections import Cutter
 from tests.pipeline.archive_tools import NO_RETENTION, all_payloads, payloads
 from tests.servers.proxy import Fate, Proxy
 from tests.tools.local_tasks import LocalTasks
+from tests.tools.queues import install_queue
 
 HASTY = Timeouts(connect_seconds=2, statement_seconds=2.0, lock_seconds=1.0)
 MESSAGES = 40
@@ -38,12 +36,9 @@ def archive(client: Client, lake: Lake) -> None:
 def test_an_archive_cut_off_anywhere_completes_when_run_again(
     database_url: str, tmp_path: Path, fate: Fate, *, long: bool
 ) -> None:
-    fifo = design("fifo")
-    options = fifo.complete_options({"archive_at_pop": "on"}, "postgresql")
     with closing(open_database(database_url, label="here")) as direct:
         for number, pieces in enumerate(itertools.count(0, 3) if long else (40,)):
-            queue = installed_queue("public", f"q{number}", fifo, options)
-            install(direct, queue)
+            queue = install_queue(direct, f"q{number}", "fifo", archive_at_pop="on")
             client = Client(direct, queue)
             pushed = client.payloads(*range(MESSAGES))
             client.push_many(pushed)

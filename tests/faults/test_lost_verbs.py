@@ -17,12 +17,14 @@ from tests.cli.calls import Answer, call
 from tests.faults.harness.connections import (
     FATES,
     LIMIT,
+    LOSSES,
     Cutter,
     added_and_removed,
+    held,
     make_queues,
     rows_of,
 )
-from tests.servers import connect, fresh_database, login
+from tests.servers import connect, ensure_running, fresh_database, login
 from tests.servers.proxy import Fate, Proxy
 
 HASTY = {
@@ -63,23 +65,14 @@ LINES = b"1\n2\n3\n"
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
-def ensure_running(server: EmbeddedServer) -> None:
-    """Resume or restart the server if needed."""
-    if server.running:
-        server.resume()
-    else:
-        server.restart()
-
-
 @pytest.fixture(scope="module")
 def url(module_server: EmbeddedServer) -> Iterator[str]:
     """A database with queues, on a server that tests may stop."""
     ensure_running(module_server)
-    with ExitStack() as stack:
-        enter_context = stack.enter_context(fresh_database(module_server.url))
-        stack.callback(ensure_running, module_server)
-        make_queues(enter_context)
-        yield enter_context
+    with fresh_database(module_server.url) as url, ExitStack() as at_the_end:
+        at_the_end.callback(ensure_running, module_server)
+        make_queues(url)
+        yield url
 
 
 def run(verb: str, url: str) -> tuple[Answer, float]:
@@ -104,33 +97,25 @@ Fault = Callable[[EmbeddedServer, str], AbstractContextManager[tuple[str, str]]]
 
 @contextmanager
 def down(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
-    server.shut_down()
-    try:
+    with held(server.shut_down, server.restart):
         yield url, "Check that the server runs"
-    finally:
-        server.restart()
 
 
 @contextmanager
 def paused(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
-    server.pause()
-    try:
+    with held(server.pause, server.resume):
         yield url, "Check that the server runs"
-    finally:
-        server.resume()
 
 
 @contextmanager
 def refused(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
-    with Proxy(url) as proxy:
-        proxy.refuse()
+    with Proxy(url) as proxy, LOSSES["cut"](proxy):
         yield proxy.url, "Check that the server runs"
 
 
 @contextmanager
 def frozen(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
-    with Proxy(url) as proxy:
-        proxy.freeze()
+    with Proxy(url) as proxy, LOSSES["silent"](proxy):
         yield proxy.url, "Check that the server runs"
 
 

@@ -6,8 +6,8 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -16,11 +16,11 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console import clock
-from console.engines import Timeouts, open_database
+from console.engines import Timeouts
 from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
-from tests.faults.harness.connections import unencrypted_url
+from tests.faults.harness.connections import LOSSES, proxied, unencrypted_url
 from tests.faults.test_sampler import install_queues, push
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
 from tests.servers.proxy import Proxy
@@ -52,10 +52,7 @@ def test_ages_and_rates_include_the_time_that_the_machine_slept(
     ticking = clock.elapsed
     for module in ("monitor.sampler", "monitor.sample", "monitor.sample_queries"):
         monkeypatch.setattr(f"console.{module}.elapsed", lambda: ticking() + slept)
-    with (
-        Proxy(url) as proxy,
-        closing(open_database(unencrypted_url(proxy), timeouts=HASTY)) as database,
-    ):
+    with proxied(url, HASTY) as (proxy, database):
         sampler = Sampler(database, timeouts=HASTY)
         sampler.sample()
         before = sampler.sample()
@@ -92,35 +89,20 @@ def test_the_clock_of_ages_continues_while_the_machine_sleeps() -> None:
 PRESSES = 5
 
 
-@contextmanager
-def cut(proxy: Proxy) -> Iterator[None]:
-    proxy.refuse()
-    yield
-    proxy.let_in()
-
-
-@contextmanager
-def silent(proxy: Proxy) -> Iterator[None]:
-    proxy.freeze()
-    yield
-    proxy.thaw()
-
-
-@pytest.mark.parametrize("loss", [cut, pytest.param(silent, marks=pytest.mark.long)])
+@pytest.mark.parametrize("loss", ["cut", pytest.param("silent", marks=pytest.mark.long)])
 async def test_screens_disable_verbs_during_a_loss_and_recover_by_themselves(
-    database_url: str, loss: Callable[[Proxy], AbstractContextManager[None]]
+    database_url: str, loss: str
 ) -> None:
     with (
         queues_on(database_url) as (_, _message),
-        Proxy(database_url) as proxy,
-        closing(open_database(unencrypted_url(proxy), label="here", timeouts=HASTY)) as proxied,
+        proxied(database_url, HASTY) as (proxy, database),
     ):
-        async with watching(proxied) as console:
+        async with watching(database) as console:
             await wait_for_text(console, "orders")
             await console.press("j")
             before = cursor(console)
             began, proxy.accepted = time.monotonic(), 0
-            with loss(proxy):
+            with LOSSES[loss](proxy):
                 await console.until(lambda: "lost" in console.picture)
                 assert current_queues(console) == []
                 console.app.open_actions(MAIL)
@@ -195,34 +177,27 @@ class StreamLines:
         return len(self.lines)
 
 
-LOSSES = [cut, silent]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("loss", LOSSES)
-def test_status_watch_continues_after_a_loss(
-    url: str, loss: Callable[[Proxy], AbstractContextManager[None]]
-) -> None:
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_status_watch_continues_after_a_loss(url: str, loss: str) -> None:
     with Proxy(url) as proxy, unattended(proxy, "status", "--watch", "--json") as process:
         out, err = StreamLines(process.stdout), StreamLines(process.stderr)
         out.wait('"fifo"')
-        with loss(proxy):
+        with LOSSES[loss](proxy):
             err.wait("Could not")
         after = len(out.lines)
         out.wait('"fifo"', after)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_recorder_continues_after_a_loss(
-    url: str, tmp_path: Path, loss: Callable[[Proxy], AbstractContextManager[None]]
-) -> None:
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_a_recorder_continues_after_a_loss(url: str, tmp_path: Path, loss: str) -> None:
     words = ("record", "--recordings", str(tmp_path))
     with Proxy(url) as proxy, unattended(proxy, *words) as process:
         err = StreamLines(process.stderr)
         err.wait("Recording")
         wait_until(lambda: any(tmp_path.rglob("*")), "something is recorded")
-        with loss(proxy):
+        with LOSSES[loss](proxy):
             err.wait("Could not")
         err.wait("recording again")
 
@@ -236,8 +211,7 @@ def test_after_a_failover_the_figures_are_those_of_the_new_server(url: str, serv
         with connect(other) as connection:
             connection.execute("CREATE TABLE x ()")
         push(url, 5)
-        proxy = Proxy(url)
-        with proxy, closing(open_database(unencrypted_url(proxy), timeouts=HASTY)) as database:
+        with proxied(url, HASTY) as (proxy, database):
             sampler = Sampler(database, timeouts=HASTY)
             first = sampler.sample()
             assert {queue.ready for queue in first.queues} == {5}

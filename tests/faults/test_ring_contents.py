@@ -10,8 +10,6 @@ from psycopg.sql import SQL
 from console.actions import execute, message_action
 from console.actions.install import contents, uninstall
 from console.actions.restore import Restore
-from console.catalog import installed_queue
-from console.designs import DESIGNS
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.doctor.lost_numbers import ContentMismatch
@@ -19,7 +17,9 @@ from console.features.demo.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
 from tests.faults.harness.clients import CONSUMER, PRODUCER, clients, settle
+from tests.faults.harness.faults import crash
 from tests.faults.harness.ring import Make, Popped, Ring, wait_for_server
+from tests.tools.queues import queue_of
 from tests.tools.repairs import carry_out
 
 KB, MB = 1000, 1_000_000
@@ -71,8 +71,7 @@ def test_a_crash_during_a_push_and_a_pop_leaves_no_content_behind(
     pushing.autocommit = popping.autocommit = False
     assert ring.push("lost with its transaction" * KB, on=pushing)
     assert ring.pop(on=popping) is not None
-    own_server.kill()
-    own_server.restart()
+    crash(own_server)
     wait_for_server(ring.url)
     pushing.close()
     popping.close()
@@ -94,11 +93,9 @@ def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
 
 
 def test_the_plan_of_install_names_the_chosen_content_option_first(make: Make) -> None:
-    ring, design = make(), DESIGNS["ring"]
+    ring = make()
     for content, other in (("slot", "apart"), ("apart", "slot")):
-        queue = installed_queue(
-            "public", "q", design, design.complete_options({"content": content}, "postgresql")
-        )
+        queue = queue_of("q", "ring", content=content)
         text = "\n".join(install_plan(ring.database, queue).lines)
         assert text.index(f"content={content}") < text.index(f"content={other}")
 

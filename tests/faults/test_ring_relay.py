@@ -11,6 +11,7 @@ from console.actions import relay as action
 from console.actions import short_locks
 from console.errors import BusyError, ConsoleError
 from console.features.demo.embedded import EmbeddedServer
+from tests.faults.harness.faults import crash
 from tests.faults.harness.ring import Make, Ring, wait_for_server, wait_until_blocked
 
 HELD = """
@@ -136,8 +137,7 @@ def test_prepared_transactions_block_a_relay_and_are_named(
         connection.execute("BEGIN")
         assert ring.pop(on=connection)
         connection.execute("PREPARE TRANSACTION 'left behind'")
-    own_server.kill()
-    own_server.restart()
+    crash(own_server)
     wait_for_server(ring.url)
     ring.close()
     _, blockers = action.measure(ring.database, ring.queue)

@@ -13,10 +13,6 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
-from console.actions.install import install
-from console.catalog import installed_queue
-from console.designs import DESIGNS
-from console.designs.shipped import CLAIM
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Finding
 from console.doctor.sessions import PREPARED
@@ -30,12 +26,14 @@ from tests.contract.client import Client
 from tests.servers import (
     PATIENCE_SECONDS,
     connect,
+    ensure_running,
     fresh_database,
     restart_as_standby,
     value,
     wait_until,
 )
 from tests.servers.proxy import Proxy
+from tests.tools.queues import install_queue
 from tests.tools.repairs import carry_out
 
 LIMIT = 2.0
@@ -94,19 +92,16 @@ class RunningSampler:
 @pytest.fixture
 def url(own_server: EmbeddedServer) -> Iterator[str]:
     """A database with a ring and a fifo on a server that the test may end."""
-    with ExitStack() as stack:
-        enter_context = stack.enter_context(fresh_database(own_server.url))
-        # The server must run again before the database is dropped.
-        stack.callback(lambda: own_server.resume() if own_server.running else own_server.restart())
-        install_queues(enter_context)
-        yield enter_context
+    with fresh_database(own_server.url) as url, ExitStack() as at_the_end:
+        at_the_end.callback(ensure_running, own_server)  # or it could not be dropped
+        install_queues(url)
+        yield url
 
 
 def install_queues(url: str) -> None:
     with closing(open_database(url)) as database:
-        for name, options in (("fifo", {}), ("ring", {"size": "300"})):
-            complete = DESIGNS[name].complete_options(options, "postgresql")
-            install(database, installed_queue("public", name, DESIGNS[name], complete))
+        install_queue(database, "fifo", "fifo")
+        install_queue(database, "ring", "ring", size="300")
 
 
 def push(url: str, count: int) -> None:
@@ -340,11 +335,7 @@ def standby(own_server: EmbeddedServer) -> Iterator[Database]:
         install_queues(url)
         push(url, 7)
         with closing(open_database(url)) as database:
-            claims = installed_queue(
-                "public", "claim", CLAIM, CLAIM.complete_options({}, "postgresql")
-            )
-            install(database, claims)
-            client = Client(database, claims)
+            client = Client(database, install_queue(database, "claim", "claim"))
             client.push_many(["a", "b"])
             client.pop_many(1)
         own_server.shut_down()

@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from console import catalog
-from console.catalog import Queue, audit
+from console.catalog import audit
 from console.catalog.audit import EntryFilter
-from console.doctor.context import check_context
-from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
 from console.engines import Database, open_database
 from console.features.demo.embedded import EmbeddedServer
@@ -34,6 +32,7 @@ from console.verbs import get_verb
 from console.verbs.verb import Target, values_from_texts
 from tests.contract.variants import Variant
 from tests.faults.harness.clients import CONSUMER, PRODUCER, Clients, clients
+from tests.faults.harness.doctor import Examined
 from tests.faults.harness.faults import crash, kill_backend
 from tests.faults.harness.queue import CLAIM, IN_HAND, Use
 from tests.faults.harness.ring import Make, Ring, make_ring, wait_for_server
@@ -43,181 +42,171 @@ from tests.servers.poolers import PROGRAM, pgbouncer
 ALL = Policy("always", "always", "bound")
 
 
-Acting = Callable[..., Repairer]
+class Acting(Repairer):
+    """Is shown what is wrong as by a recorder, by default without a pause between two proofs."""
 
-
-@pytest.fixture
-def repairer() -> Iterator[Acting]:
-    """Makes repairers, by default without the pause between the two proofs."""
-    made: list[Repairer] = []
-
-    def one(
+    def __init__(
+        self,
         database: Database,
         policy: Policy = ALL,
         *,
         again_seconds: float = 0.0,
         rights: Rights = Rights.OPERATOR,
-    ) -> Repairer:
-        made.append(
-            Repairer(
-                database,
-                lambda _: policy,
-                rights=rights,
-                thresholds_of=defaults_of,
-                again_seconds=again_seconds,
-            )
+    ) -> None:
+        super().__init__(
+            database,
+            lambda _: policy,
+            rights=rights,
+            thresholds_of=defaults_of,
+            again_seconds=again_seconds,
         )
-        return made[-1]
 
-    yield one
-    for acting in made:
-        acting.give_back()
+    def see(self, of: Examined, diagnosis: Diagnosis | None = None) -> Diagnosis:
+        """Marked, with the queue as the catalog has it; a ring by the checks of rings alone."""
+        found = diagnosis or (rings_own(of) if isinstance(of, Ring) else of.diagnosed())
+        with self.database.transaction("find the queue", read_only=True) as connection:
+            known = catalog.find(connection, of.queue.name, of.queue.schema)
+        return self.marked(replace(found, queue=known))
+
+    def made(self) -> list[str]:
+        """What a step says of its attempts."""
+        return [text for attempt in self.step() for text in attempt.texts]
 
 
-def entries(database: Database, queue: Queue) -> list[audit.Entry]:
+Acts = Callable[..., Acting]
+
+
+@pytest.fixture
+def acts() -> Iterator[Acts]:
+    """Makes one that has seen what is wrong once."""
+    with ExitStack() as stack:
+
+        def one(*of: Examined, sees: bool = True, **more: Any) -> Acting:
+            acting = Acting(of[0].database, **more)
+            stack.callback(acting.give_back)
+            for each in of if sees else ():
+                acting.see(each)
+            return acting
+
+        yield one
+
+
+def entries(of: Examined) -> list[audit.Entry]:
     """Of what acted without a person."""
-    wanted = EntryFilter(queue.schema, queue.name, by_agent=True)
-    with database.transaction("read the audit", read_only=True) as connection:
+    wanted = EntryFilter(of.queue.schema, of.queue.name, by_agent=True)
+    with of.database.transaction("read the audit", read_only=True) as connection:
         return audit.entries(connection, wanted)
 
 
-def orphaned(ring: Ring, count: int = 4) -> list[str]:
-    """The texts of messages whose numbers were consumed, as by callers that died."""
-    texts = ring.fill(count)
+def orphaned(ring: Ring, count: int = 4) -> Ring:
+    """Numbers of that many messages are consumed, as by callers that died."""
+    ring.fill(count)
     ring.consume_numbers("pop", count)
-    return texts
+    return ring
 
 
-def seen(ring: Ring, patience_seconds: float = 1.0) -> Diagnosis:
-    """By the checks of rings alone."""
+def parked(ring: Ring, orphans: str) -> list[str]:
+    """What is said once they are."""
+    return [f"public.{ring.queue.name}: orphan: park {orphans}"]
+
+
+def rings_own(ring: Ring, patience_seconds: float = 1.0) -> Diagnosis:
     findings, unseen = ring.examine(patience_seconds)
     return Diagnosis(ring.queue, tuple(findings), tuple(unseen))
 
 
-def diagnosed_whole(ring: Ring) -> Diagnosis:
-    """By all checks, with the decisions in force."""
-    (found,) = diagnose(ring.database, [ring.queue])
-    return found
-
-
-def verb(database: Database, queue: Queue, name: str, **texts: str) -> None:
+def verb(of: Examined, name: str, **texts: str) -> None:
     chosen = get_verb(name)
-    plan = chosen.plan(Target(database, queue, Rights.ADMIN), values_from_texts(chosen, texts))
-    plan.run_to_end()
+    target = Target(of.database, of.queue, Rights.ADMIN)
+    chosen.plan(target, values_from_texts(chosen, texts)).run_to_end()
 
 
-def marked(acting: Repairer, diagnosis: Diagnosis) -> Diagnosis:
-    """With the queue as the catalog has it."""
-    queue = diagnosis.queue
-    with acting.database.transaction("find the queue", read_only=True) as connection:
-        known = catalog.find(connection, queue.name, queue.schema)
-    return acting.marked(replace(diagnosis, queue=known))
-
-
-def made(acting: Repairer) -> list[str]:
-    """What a step says of its attempts."""
-    return [text for attempt in acting.step() for text in attempt.texts]
-
-
-def recurring(database: Database, queue: Queue) -> Sequence[str]:
-    with check_context(database, queue) as context:
-        return [f"{one.code.name}: {one.summary}" for one in CHECKS.run(context)]
+def recurring(queue: Examined) -> Sequence[str]:
+    return [f"{one.code.name}: {one.summary}" for one in queue.found(CHECKS)]
 
 
 # ------------------------------------------------------------------------------------- orphans
 
 
-def test_orphans_are_parked_once_they_are_proven_twice(make: Make, repairer: Acting) -> None:
-    ring = make()
-    texts = orphaned(ring)
-    acting = repairer(ring.database, again_seconds=1_000.0)
-    shown = marked(acting, seen(ring))
+def test_orphans_are_parked_once_they_are_proven_twice(make: Make, acts: Acts) -> None:
+    ring = orphaned(make())
+    acting = acts(ring, sees=False, again_seconds=1_000.0)
+    shown = acting.see(ring)
     (finding,) = [one for one in shown.findings if one.code.name == "orphan"]
     assert finding.severity_text == "critical, left to the recorder"
     assert shown.healthy, "nobody is woken for it"
-    assert made(acting) == [], "it was proven once"
+    assert acting.made() == [], "it was proven once"
 
-    acting = repairer(ring.database)
-    marked(acting, seen(ring))
-    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
-    assert [one.payload for one in ring.pop_many(10)] == texts
-    (entry,) = entries(ring.database, ring.queue)
+    acting = acts(ring)
+    assert acting.made() == parked(ring, "4 orphans")
+    assert [one.payload for one in ring.pop_many(10)] == [f"message {n}" for n in range(1, 5)]
+    (entry,) = entries(ring)
     assert entry.operator.endswith(f" pid {os.getpid()}")
     assert entry.detail == 'park 4 orphans; unattended: orphans = "always" (1-4)'
     assert (entry.done, entry.outcome) == (4, "done")
-    assert recurring(ring.database, ring.queue) == [
+    assert recurring(ring) == [
         "repaired_unattended: repaired automatically: 4 orphans, in 1 repair since "
         f"{entry.started_at:%H:%M} UTC"
     ]
 
 
-def test_only_what_the_first_proof_had_is_repaired(make: Make, repairer: Acting) -> None:
-    ring = make()
-    orphaned(ring, 3)
-    acting = repairer(ring.database)
-    marked(acting, seen(ring))
+def test_only_what_the_first_proof_had_is_repaired(make: Make, acts: Acts) -> None:
+    ring = orphaned(make(), 3)
+    acting = acts(ring)
     ring.fill(2)
     ring.consume_numbers("pop", 2)
-    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+    assert acting.made() == parked(ring, "3 orphans")
     left = ring.findings()["orphan"]
     assert left.evidence["numbers"] == [[4, 5]]
 
 
-def test_what_is_no_longer_wrong_is_not_repaired(make: Make, repairer: Acting) -> None:
-    ring = make()
-    orphaned(ring)
-    acting = repairer(ring.database)
-    marked(acting, seen(ring))
+def test_what_is_no_longer_wrong_is_not_repaired(make: Make, acts: Acts) -> None:
+    ring = orphaned(make())
+    acting = acts(ring)
     ring.execute("INSERT INTO {parked} SELECT generate_series(1, 4), false, now()")
-    assert made(acting) == []
-    assert entries(ring.database, ring.queue) == []
+    assert acting.made() == []
+    assert entries(ring) == []
 
 
-def test_a_number_of_an_open_transaction_is_not_repaired(make: Make, repairer: Acting) -> None:
+def test_a_number_of_an_open_transaction_is_not_repaired(make: Make, acts: Acts) -> None:
     """Its pop may still roll back; it is in nobody's hands only once that has ended."""
     ring = make()
     with ring.connect() as popping:
         ring.fill(2)
         popping.execute("BEGIN")
         assert ring.pop(on=popping) is not None
-        acting = repairer(ring.database)
-        marked(acting, seen(ring))
-        assert made(acting) == []
+        acting = acts(ring)
+        assert acting.made() == []
         popping.execute("ROLLBACK")
-        marked(acting, seen(ring))
-        assert made(acting) == [f"public.{ring.queue.name}: orphan: park 1 orphan"]
+        acting.see(ring)
+        assert acting.made() == parked(ring, "1 orphan")
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "since the first proof"])
 @pytest.mark.parametrize("decision", ["pause", "protect", "silence"])
 def test_a_paused_protected_or_silenced_queue_is_left_to_a_person(
-    make: Make, decision: str, before: bool, repairer: Acting
+    make: Make, decision: str, before: bool, acts: Acts
 ) -> None:
-    ring = make()
+    ring = orphaned(make())
     given = {"code": "orphan", "reason": "known"} if decision == "silence" else {}
-    orphaned(ring)
-    acting = repairer(ring.database)
+    acting = acts(ring, sees=False)
     if before:
-        verb(ring.database, ring.queue, decision, **given)
-    marked(acting, diagnosed_whole(ring))
+        verb(ring, decision, **given)
+    acting.see(ring, ring.diagnosis())
     if not before:
-        verb(ring.database, ring.queue, decision, **given)
-    assert not any("park" in line for line in made(acting))
+        verb(ring, decision, **given)
+    assert not any("park" in line for line in acting.made())
     assert "orphan" in ring.findings()
-    shown = marked(acting, diagnosed_whole(ring))
+    shown = acting.see(ring, ring.diagnosis())
     (orphan,) = [one for one in shown.findings if one.code.name == "orphan"]
     assert orphan.silenced is None or orphan.silenced.kind == "silence"
 
 
 def test_a_repair_that_fails_is_reported_once_and_keeps_no_other_from_being_made(
-    make: Make, repairer: Acting
+    make: Make, acts: Acts
 ) -> None:
-    broken, ring = make(), make()
-    for one in (broken, ring):
-        orphaned(one)
-    acting = repairer(ring.database)
-    for one in (broken, ring):
-        marked(acting, seen(one))
+    broken, ring = orphaned(make()), orphaned(make())
+    acting = acts(broken, ring)
     broken.execute("ALTER TABLE {parked} RENAME COLUMN parked_at TO x")
     failed, repaired = acting.step()
     assert repaired.lines == ("park 4 orphans",)
@@ -225,18 +214,16 @@ def test_a_repair_that_fails_is_reported_once_and_keeps_no_other_from_being_made
     assert failed.lines[0].startswith("not done: ")
     assert acting.outdated() == {key_of(broken.queue)}, "it is to be reported now"
     broken.execute("ALTER TABLE {parked} RENAME COLUMN x TO parked_at")
-    assert not marked(acting, seen(broken)).healthy, "somebody has to know"
+    assert not acting.see(broken).healthy, "somebody has to know"
     assert acting.outdated() == set()
-    assert made(acting) == [f"public.{broken.queue.name}: orphan: park 4 orphans"]
+    assert acting.made() == parked(broken, "4 orphans")
 
 
 def test_a_repair_that_takes_too_long_keeps_no_other_from_being_made(
-    make: Make, repairer: Acting, monkeypatch: pytest.MonkeyPatch
+    make: Make, acts: Acts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, ring = make(), make()
+    slow, ring = orphaned(make()), orphaned(make())
     monkeypatch.setattr(repairer_module, "_REPAIR_SECONDS", 2.0)
-    for one in (slow, ring):
-        orphaned(one)
     ring.session.execute(
         "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS "
         "'BEGIN PERFORM pg_sleep(60); RETURN NULL; END'"
@@ -245,123 +232,106 @@ def test_a_repair_that_takes_too_long_keeps_no_other_from_being_made(
         "CREATE TRIGGER slow AFTER INSERT ON {parked} "
         "FOR EACH STATEMENT EXECUTE FUNCTION public.slow()"
     )
-    acting = repairer(ring.database)
-    for one in (slow, ring):
-        marked(acting, seen(one))
+    acting = acts(slow, ring)
     failed, repaired = acting.step()
     assert "has not answered within 2 s for this repair" in failed.lines[0]
     assert repaired.lines == ("park 4 orphans",)
 
 
-def test_a_finding_that_cannot_be_proven_for_a_while_stays_reported(
-    make: Make, repairer: Acting
-) -> None:
+def test_a_finding_that_cannot_be_proven_for_a_while_stays_reported(make: Make, acts: Acts) -> None:
     """Else each open pop would begin a new minute in which nobody has to know."""
-    ring = make()
-    orphaned(ring)
-    acting = repairer(ring.database)
-    marked(acting, seen(ring))
-    verb(ring.database, ring.queue, "protect")
-    assert any("left to a person" in line for line in made(acting))
+    ring = orphaned(make())
+    acting = acts(ring)
+    verb(ring, "protect")
+    assert any("left to a person" in line for line in acting.made())
     unproven = Diagnosis(ring.queue, (), ("its numbers",), unproven=frozenset({"orphan"}))
-    marked(acting, unproven)
-    assert not marked(acting, seen(ring)).healthy
+    acting.see(ring, unproven)
+    assert not acting.see(ring).healthy
 
 
-def test_what_another_one_repaired_is_forgotten(make: Make, repairer: Acting) -> None:
+def test_what_another_one_repaired_is_forgotten(make: Make, acts: Acts) -> None:
     """Its numbers were others: those that are found now have a minute, and two proofs, of their
     own."""
-    ring = make()
-    orphaned(ring, 2)
-    acting, other = repairer(ring.database), repairer(ring.database)
-    for one in (acting, other):
-        marked(one, seen(ring))
-    assert made(other) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+    ring = orphaned(make(), 2)
+    acting, other = acts(ring), acts(ring)
+    assert other.made() == parked(ring, "2 orphans")
     assert len(ring.pop_many(5)) == 2
     other.give_back()
     orphaned(ring, 3)
-    marked(acting, seen(ring))
-    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+    acting.see(ring)
+    assert acting.made() == parked(ring, "3 orphans")
 
 
-def test_a_queue_that_was_dropped_is_forgotten(make: Make, repairer: Acting) -> None:
-    ring = make()
-    orphaned(ring)
-    acting = repairer(ring.database)
-    marked(acting, seen(ring))
+def test_a_queue_that_was_dropped_is_forgotten(make: Make, acts: Acts) -> None:
+    ring = orphaned(make())
+    acting = acts(ring)
     ring.session.execute("DELETE FROM dbq.queue WHERE queue_name = %s", [ring.queue.name])
-    assert made(acting) == []
+    assert acting.made() == []
     assert acting.outdated() == set()
     assert not acting.waits
 
 
 def test_what_is_not_repaired_within_a_minute_is_reported(
-    make: Make, repairer: Acting, monkeypatch: pytest.MonkeyPatch
+    make: Make, acts: Acts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a lost connection takes the proof again and again."""
-    ring = make()
-    orphaned(ring)
-    acting = repairer(ring.database, again_seconds=1_000.0)
-    assert marked(acting, seen(ring)).healthy
+    ring = orphaned(make())
+    acting = acts(ring, sees=False, again_seconds=1_000.0)
+    assert acting.see(ring).healthy
     acting.forget_proofs()
-    assert marked(acting, seen(ring)).healthy
+    assert acting.see(ring).healthy
     assert acting.outdated() == set()
     monkeypatch.setattr(repairer_module, "LEFT_SECONDS", 0.0)
     assert acting.outdated() == {key_of(ring.queue)}
-    assert not marked(acting, seen(ring)).healthy
+    assert not acting.see(ring).healthy
 
 
-def test_of_two_recorders_one_repairs(make: Make, repairer: Acting) -> None:
-    ring = make()
-    orphaned(ring)
-    one, other = repairer(ring.database), repairer(ring.database)
-    for acting in (one, other):
-        marked(acting, seen(ring))
+def test_of_two_recorders_one_repairs(make: Make, acts: Acts) -> None:
+    ring = orphaned(make())
+    one, other = acts(ring), acts(ring)
     assert one.step()
     assert other.step() == []
     assert one.me in other.held_by
     one.give_back()
     orphaned(ring)
-    marked(other, seen(ring))
+    other.see(ring)
     assert other.step(), "the first one gave it back"
     other.give_back()
 
 
-def test_without_the_right_nothing_is_repaired(make: Make, repairer: Acting) -> None:
-    ring = make()
-    orphaned(ring)
-    acting = repairer(ring.database, rights=Rights.READ_ONLY)
-    shown = marked(acting, seen(ring))
+def test_without_the_right_nothing_is_repaired(make: Make, acts: Acts) -> None:
+    ring = orphaned(make())
+    acting = acts(ring, sees=False, rights=Rights.READ_ONLY)
+    shown = acting.see(ring)
     assert not shown.healthy, "somebody has to know"
-    assert made(acting) == []
+    assert acting.made() == []
 
 
 def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
-    make: Make, repairer: Acting
+    make: Make, acts: Acts
 ) -> None:
     ring = make()
     policy = replace(ALL, repairs_per_hour=1)
-    acting = repairer(ring.database, policy)
+    acting = acts(ring, sees=False, policy=policy)
     orphaned(ring, 2)
-    marked(acting, seen(ring))
-    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+    acting.see(ring)
+    assert acting.made() == parked(ring, "2 orphans")
     assert len(ring.pop_many(5)) == 2
     orphaned(ring, 3)
     for _ in range(2):
-        marked(acting, seen(ring))
-        (line,) = made(acting)
+        acting.see(ring)
+        (line,) = acting.made()
         assert "orphans stopped for up to an hour: repairs_per_hour = 1 is used up" in line
-    stops = [one for one in entries(ring.database, ring.queue) if one.verb == "unattended"]
+    stops = [one for one in entries(ring) if one.verb == "unattended"]
     assert [one.outcome for one in stops] == ["stopped"], "said once"
-    assert not marked(acting, seen(ring)).healthy, "somebody has to know"
-    found = recurring(ring.database, ring.queue)
+    assert not acting.see(ring).healthy, "somebody has to know"
+    found = recurring(ring)
     assert any(one.startswith("repairs_recur: orphans are no longer") for one in found)
-    verb(ring.database, ring.queue, "note", text="the consumers were restarted")
-    assert not any("repairs_recur" in one for one in recurring(ring.database, ring.queue))
+    verb(ring, "note", text="the consumers were restarted")
+    assert not any("repairs_recur" in one for one in recurring(ring))
     acting.give_back()
-    acting = repairer(ring.database, ALL)
-    marked(acting, seen(ring))
-    assert made(acting) == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+    acting = acts(ring)
+    assert acting.made() == parked(ring, "3 orphans")
 
 
 # -------------------------------------------------------------------------------------- claims
@@ -369,10 +339,10 @@ def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
 
 @pytest.mark.parametrize("variant", [CLAIM, IN_HAND], ids=str)
 def test_a_bound_claim_is_released_an_unbound_one_never(
-    use: Use, variant: Variant, repairer: Acting
+    use: Use, variant: Variant, acts: Acts
 ) -> None:
     client = use(variant, 5)
-    acting = repairer(client.database)
+    acting = acts(client, sees=False)
     with (
         closing(connect(client.url)) as living,
         closing(connect(client.url)) as bound,
@@ -381,14 +351,14 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
         client.popped_by(living, bound=True)
         ((theirs, _),) = client.popped_by(bound, bound=True)
         client.popped_by(unbound)
-        marked(acting, client.diagnosed())
-        assert made(acting) == [], "all are alive"
+        acting.see(client)
+        assert acting.made() == [], "all are alive"
         client.end_session(bound)
         client.end_session(unbound)
-        marked(acting, client.diagnosed())
-        lines = made(acting)
+        acting.see(client)
+        lines = acting.made()
         assert any("1 done" in line or "released" in line for line in lines), lines
-    (entry,) = entries(client.database, client.queue)
+    (entry,) = entries(client)
     assert (entry.verb, entry.done) == ("release", 1)
     assert entry.detail.endswith(f'unattended: claims_gone = "bound" ({theirs})')
     drained = [message.id for message in client.drain()]
@@ -396,23 +366,21 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
     assert len(drained) == 3, "those of the others stay claimed"
 
 
-def test_the_claims_of_many_consumers_are_released_at_once(use: Use, repairer: Acting) -> None:
+def test_the_claims_of_many_consumers_are_released_at_once(use: Use, acts: Acts) -> None:
     client = use(CLAIM, 12)
     for _ in range(12):
         client.die_with_claims()
-    acting = repairer(client.database)
-    marked(acting, client.diagnosed())
-    made(acting)
-    (entry,) = entries(client.database, client.queue)
+    acting = acts(client)
+    acting.made()
+    (entry,) = entries(client)
     assert (entry.verb, entry.done) == ("release", 12)
 
 
-def test_a_repair_that_did_nothing_is_none(use: Use, repairer: Acting) -> None:
+def test_a_repair_that_did_nothing_is_none(use: Use, acts: Acts) -> None:
     """Somebody holds the row: it is reported like any other."""
     client = use(CLAIM, 5)
     (id_,) = client.die_with_claims()
-    acting = repairer(client.database)
-    marked(acting, client.diagnosed())
+    acting = acts(client)
     with closing(connect(client.url)) as holder:
         holder.execute("BEGIN")
         locked = client.sql("SELECT FROM {table} WHERE id::text = %s FOR UPDATE")
@@ -420,125 +388,98 @@ def test_a_repair_that_did_nothing_is_none(use: Use, repairer: Acting) -> None:
         (attempt,) = acting.step()
     assert not attempt.repaired
     assert attempt.lines[0].startswith("nothing done: ")
-    assert not marked(acting, client.diagnosed()).healthy
+    assert not acting.see(client).healthy
 
 
 def test_where_consumers_may_come_through_a_pooler_no_claim_is_released(
-    use: Use, repairer: Acting
+    use: Use, acts: Acts
 ) -> None:
     """The end of a session proves nothing then, whatever the claim says."""
     client = use(CLAIM, 5)
     client.die_with_claims()
-    acting = repairer(client.database)
+    acting = acts(client, sees=False)
     with connect(client.url) as connection:
         connection.execute("UPDATE dbq.queue SET options = options - 'consumers'")
-    assert not marked(acting, client.diagnosed()).healthy
-    assert made(acting) == []
+    assert not acting.see(client).healthy
+    assert acting.made() == []
 
 
-def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> None:
+def test_behind_a_pooler_no_claim_is_released(use: Use, acts: Acts) -> None:
     client = use(CLAIM, 5)
-    with closing(connect(client.url)) as dies:
-        client.popped_by(dies, bound=True)
-        client.end_session(dies)
-    database = open_database(client.url)
-    database.pooled = True
-    try:
-        acting = repairer(database)
-        marked(acting, client.diagnosed())
-        assert made(acting) == []
-    finally:
-        database.close()
+    client.die_with_claims()
+    with closing(open_database(client.url)) as database:
+        database.pooled = True
+        acting = Acting(database)
+        acting.see(client)
+        assert acting.made() == []
 
 
-def test_a_message_that_kills_its_consumers_is_left_to_a_person(use: Use, repairer: Acting) -> None:
+def test_a_message_that_kills_its_consumers_is_left_to_a_person(use: Use, acts: Acts) -> None:
     client = use(CLAIM, 1)
-    acting = repairer(client.database)
+    acting = acts(client, sees=False)
     for repair in range(4):
-        with closing(connect(client.url)) as dies:
-            assert client.popped_by(dies, bound=True)
-            client.end_session(dies)
-        marked(acting, client.diagnosed())
-        (*_, line) = made(acting)
+        client.die_with_claims()
+        acting.see(client)
+        (*_, line) = acting.made()
         assert ("came back after 3 repairs" in line) is (repair == 3), line
-    found = recurring(client.database, client.queue)
+    found = recurring(client)
     assert any(one.startswith("repairs_recur: claims_gone are no longer") for one in found)
 
 
 # ------------------------------------------------------------------------------ beside a recorder
 
 
-def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
-    make: Make, database_url: str, tmp_path: Path, repairer: Acting
-) -> None:
-    """A number whose push may still commit stays."""
-    ring = make(database_url, size=100)
-    recorder = Recorder(tmp_path, "here")
-    recording = Recording(
-        ring.database,
-        recorder,
-        interval_seconds=1.0,
-        stuck_after_seconds=lambda _: 300.0,
-        rights=Rights.OPERATOR,
-    )
-    said: list[str] = []
-    recording.companions = [RepairThread(repairer(ring.database, Policy()), said.append, 0.1)]
-    holes, expected = set(range(1, 9)), set(range(9, 21))
-    with ring.connect() as pusher:
-        ring.consume_numbers("push", 8)
-        assert ring.pop() is None
-        ring.execute("SELECT setval({pop_name}, 20)")
-        park = "INSERT INTO {parked} SELECT generate_series(9, 20), false, now()"
-        ring.execute(park)
-        ring.execute("UPDATE {parked} SET parked_at = now() - interval '61 min'")
-        pusher.execute("BEGIN")
-        assert ring.push("to come", on=pusher) == 9
-        acting = repairer(ring.database, Policy())
-        marked(acting, seen(ring, 0.0))
-        assert made(acting) == [], "a push is under way"
-        pusher.execute("COMMIT")
-        recording.start()
-        try:
-            wait_until(
-                lambda: {number for number, _ in ring.parked()} == expected,
-                "the holes are dropped",
-            )
-        finally:
-            recording.stop(60)
-            recorder.close()
-        assert holes.isdisjoint(number for number, _ in ring.parked())
-        taken = ring.pop()
-        assert taken is not None
-        assert taken.payload == "to come"
-    assert any("holes_pile_up" in line for line in said)
-
-
 @contextmanager
-def watched(url: str, folder: Path) -> Iterator[None]:
-    """A recorder whose policy allows everything, with a second between the proofs."""
-    database, recorder = open_database(url), Recorder(folder, "here")
-    recording = Recording(
-        database,
+def recording(
+    acting: Acting, folder: Path, say: Callable[[str], None] = lambda _: None
+) -> Iterator[None]:
+    """Beside a recorder of the same database."""
+    recorder = Recorder(folder, "here")
+    running = Recording(
+        acting.database,
         recorder,
         interval_seconds=0.5,
         stuck_after_seconds=lambda _: 300.0,
         rights=Rights.OPERATOR,
     )
-    acting = Repairer(
-        database,
-        lambda _: replace(ALL, repairs_per_hour=100_000, rows_per_hour=10_000_000),
-        rights=Rights.OPERATOR,
-        thresholds_of=defaults_of,
-        again_seconds=1.0,
-    )
-    recording.companions = [RepairThread(acting, lambda _: None, 0.1)]
-    recording.start()
+    running.companions = [RepairThread(acting, say, 0.1)]
+    running.start()
     try:
         yield
     finally:
-        recording.stop(60)
+        running.stop(60)
         recorder.close()
-        database.close()
+
+
+def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
+    make: Make, database_url: str, tmp_path: Path, acts: Acts
+) -> None:
+    """A number whose push may still commit stays."""
+    ring = make(database_url, size=100)
+    said: list[str] = []
+    holes, expected = set(range(1, 9)), set(range(9, 21))
+    with ring.connect() as pusher:
+        ring.consume_numbers("push", 8)
+        assert ring.pop() is None
+        ring.execute("SELECT setval({pop_name}, 20)")
+        ring.execute("INSERT INTO {parked} SELECT generate_series(9, 20), false, now()")
+        ring.execute("UPDATE {parked} SET parked_at = now() - interval '61 min'")
+        pusher.execute("BEGIN")
+        assert ring.push("to come", on=pusher) == 9
+        acting = acts(ring, sees=False, policy=Policy())
+        acting.see(ring, rings_own(ring, 0.0))
+        assert acting.made() == [], "a push is under way"
+        pusher.execute("COMMIT")
+        with recording(acts(ring, sees=False, policy=Policy()), tmp_path, said.append):
+            wait_until(
+                lambda: {number for number, _ in ring.parked()} == expected,
+                "the holes are dropped",
+            )
+        assert holes.isdisjoint(number for number, _ in ring.parked())
+        taken = ring.pop()
+        assert taken is not None
+        assert taken.payload == "to come"
+    assert any("holes_pile_up" in line for line in said)
 
 
 def stop_for_a_while(workers: Clients) -> None:
@@ -589,7 +530,12 @@ def test_under_traffic_and_kills_nothing_alive_is_repaired(
             lambda: kill_backend(url, chance),
             lambda: crash(own_server),
         ]
-        with watched(url, tmp_path / "a"), watched(url, tmp_path / "b"):
+        policy = replace(ALL, repairs_per_hour=100_000, rows_per_hour=10_000_000)
+        with ExitStack() as watched:
+            for folder in "ab":
+                database = watched.enter_context(closing(open_database(url)))
+                acting = Acting(database, policy, again_seconds=1.0)
+                watched.enter_context(recording(acting, tmp_path / folder))
             for fault in faults * (50 if long else 2):
                 workers.wait_for_progress(4_000)
                 fault()
@@ -610,4 +556,4 @@ def test_under_traffic_and_kills_nothing_alive_is_repaired(
             left += ring.in_hand() if ring.queue.finishes else Counter(m.payload for m in drained)
         assert ledger.popped + left == Counter(ledger.acknowledged)
         for ring in rings[2:]:
-            assert {one.verb for one in entries(ring.database, ring.queue)} <= {"repair"}
+            assert {one.verb for one in entries(ring)} <= {"repair"}

@@ -13,13 +13,11 @@ from unittest import mock
 
 import pytest
 
-from console.actions.install import install
-from console.catalog import installed_queue
-from console.designs import design
 from console.engines import Database
 from console.features.lake.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import push_and_pop
+from tests.tools.queues import install_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,18 +60,11 @@ def lake(tmp_path: Path) -> Lake:
 def new_queue(postgresql: Database) -> NewQueue:
     """A function that installs a queue for this test, by design and options."""
 
-    def install_queue(name: str, label: str = "", **options: str) -> Client:
-        its_design = design(name)
-        queue = installed_queue(
-            "public",
-            f"{name}.{label} {next(_NUMBERS)} ü",
-            its_design,
-            its_design.complete_options(options, "postgresql"),
-        )
-        install(postgresql, queue)
+    def new(name: str, label: str = "", **options: str) -> Client:
+        queue = install_queue(postgresql, f"{name}.{label} {next(_NUMBERS)} ü", name, **options)
         return Client(postgresql, queue)
 
-    return install_queue
+    return new
 
 
 @pytest.fixture

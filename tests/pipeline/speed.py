@@ -29,9 +29,8 @@ import psycopg
 import pyarrow as pa
 from psycopg.sql import SQL, Identifier
 
-from console.actions.install import install
-from console.catalog import Queue, installed_queue
-from console.designs import Order, design
+from console.catalog import Queue
+from console.designs import Order
 from console.engines import Database, Timeouts, open_database
 from console.features.demo.embedded import EmbeddedServer
 from console.features.lake import spark as spark_jobs
@@ -45,6 +44,7 @@ from tests.pipeline.recorded import BEGIN, all_rows, fill
 from tests.servers import connect, fresh_database
 from tests.servers.cluster import Cluster
 from tests.tools.local_tasks import LocalTasks
+from tests.tools.queues import install_queue
 
 SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
 PATIENT = Timeouts(statement_seconds=86400.0, lock_seconds=60.0)
@@ -157,10 +157,7 @@ def archive(
 
 def filled(database: Database, count: int, size: int) -> Queue:
     """A queue with this many rows in its archive, as pops would have left them."""
-    fifo = design("fifo")
-    options = fifo.complete_options({"archive_at_pop": "on"}, "postgresql")
-    queue = installed_queue("public", f"speed {count}", fifo, options)
-    install(database, queue)
+    queue = install_queue(database, f"speed {count}", "fifo", archive_at_pop="on")
     with connect(database.url.render_as_string(hide_password=False)) as connection:
         insert = SQL(
             "INSERT INTO {} "

@@ -99,6 +99,14 @@ def kill_session(url: str, pid: int) -> bool:
     return True
 
 
+def ensure_running(server: "EmbeddedServer") -> None:
+    """Resume or restart the server if needed."""
+    if server.running:
+        server.resume()
+    else:
+        server.restart()
+
+
 def restart_as_standby(server: "EmbeddedServer") -> Path:
     """Start a stopped server as a standby, as long as the returned file exists."""
     assert server.folder is not None

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from textual.widgets import Input
 
-from console.actions.install import install
 from console.actions.pop import complete, fail, pop_many
 from console.actions.push import push_many
-from console.catalog import Queue, installed_queue
-from console.designs import design
+from console.catalog import Queue
 from console.engines import Database, open_database
 from console.monitor.message import Masks
 from console.monitor.messages import read_page
@@ -24,6 +22,7 @@ from console.tui.open_connection import OpenConnection, url_options
 from console.tui.screens.form import Stage
 from console.tui.screens.planned import ActionScreen
 from console.tui.widgets.summary import BackgroundLine
+from tests.tools.queues import install_queue
 from tests.tui.feeds import FakeFeed, queue
 from tests.tui.opened import Running
 
@@ -41,9 +40,7 @@ def database_at(url: str) -> Iterator[Database]:
 
 def make(database: Database, name: str, design_name: str, options: Mapping[str, str]) -> Queue:
     """A queue with seven ready messages, and some in each other state that its design has."""
-    chosen = design(design_name, database.product.name)
-    made = installed_queue("public", name, chosen, chosen.complete_options(options, "postgresql"))
-    install(database, made)
+    made = install_queue(database, name, design_name, **options)
     payloads = [f"{name} {number}" for number in range(READY + CLAIMED + FAILED + DONE)]
     with database.transaction("push") as connection:
         if made.finishes:

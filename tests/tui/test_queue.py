@@ -26,6 +26,7 @@ from console.tui.widgets.charts import Charts
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import FiguresPanel
 from console.views.audit import AuditRow
+from tests.tools.queues import queue_of
 from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, opened
 from tests.tui.test_audit import ENTRY, RUNNING
@@ -100,9 +101,7 @@ async def test_a_ring_shows_when_it_is_full_and_the_headroom_of_twice_its_size()
         assert "headroom of twice the size 58.2 s" in shown
         assert "writers 2" in shown
         assert "90 % full (critical 100 %)" in shown
-        ring_design = design("ring")
-        options = ring_design.complete_options({"size": "10000"}, "postgresql")
-        screen.show_options(installed_queue("public", "orders", ring_design, options))
+        screen.show_options(queue_of("orders", "ring", size="10000"))
         assert "size=10000" in figures(screen)
         # One more line of figures does not move the rest.
         await console.resize(80, 24)

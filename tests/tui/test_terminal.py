@@ -10,17 +10,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pexpect  # type: ignore[import-untyped]
 import pytest
 
 from console import tui
-from console.actions.install import install
 from console.actions.pop import fail, pop_many
 from console.actions.push import push_many
-from console.catalog import Queue, audit, installed_queue
-from console.designs import design
+from console.catalog import Queue, audit
 from console.engines import Database, open_database
 from console.errors import UsageError
 from console.features.demo.embedded import EmbeddedServer
@@ -29,6 +28,7 @@ from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.verb import Target, values_from_texts
 from tests.servers import PATIENCE_SECONDS, connect, fresh_database, value, wait_until
+from tests.tools import queues
 from tests.tui.acting import make, states
 
 _RUN = "import sys; from console import engines, tui; tui.run([engines.open_database(sys.argv[1])])"
@@ -59,14 +59,8 @@ def spawn(url: str, columns: int = 80) -> "pexpect.spawn[str]":
 
 
 def install_queue(url: str, name: str) -> None:
-    database = open_database(url)
-    try:
-        fifo = design("fifo", "postgresql")
-        install(
-            database, installed_queue("public", name, fifo, fifo.complete_options({}, "postgresql"))
-        )
-    finally:
-        database.close()
+    with closing(open_database(url)) as database:
+        queues.install_queue(database, name, "fifo")
 
 
 def quit_at_once(console: "pexpect.spawn[str]") -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from console.actions.install import install
 from console.actions.pop import pop_many
 from console.actions.push import push_many
 from console.catalog import Queue, installed_queue
@@ -20,6 +19,7 @@ from console.engines import open_database
 from console.errors import BusyError, ConnectionFailedError
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
+from tests.tools.queues import install_queue
 from tests.tui.feeds import FakeFeed, queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused")
@@ -225,9 +225,7 @@ def test_after_stop_nothing_is_delivered() -> None:
 def a_torn_ring(url: str) -> None:
     """A ring with an orphan and a hole: a pop and a push that were rolled back."""
     database = open_database(url)
-    ring = design("ring", "postgresql")
-    torn = installed_queue("public", "torn", ring, ring.complete_options({"size": "50"}))
-    install(database, torn)
+    torn = install_queue(database, "torn", "ring", size="50")
     with database.transaction("push") as connection:
         push_many(connection, torn, [str(number) for number in range(10)])
     with database.session("lose numbers") as session:

@@ -1,1 +1,1 @@
-"""The kit of the faults' scenarios: queues, clients, ledger, faults, doctor; see tests/README.md."""
+"""The kit of scenarios with faults: queues, clients, ledger, faults, doctor (tests/README.md)."""

@@ -1,11 +1,11 @@
 """Connections that are cut or hang at a chosen packet; queues that must lose nothing."""
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 
-from console.engines import open_database
+from console.engines import Database, Timeouts, open_database
 from tests.servers import connect
 from tests.servers.proxy import Fate, Proxy
 from tests.tui.acting import make
@@ -26,6 +26,32 @@ def make_queues(url: str) -> None:
 def unencrypted_url(proxy: Proxy) -> str:
     """Its URL without encryption, so that a driver connects only once."""
     return f"{proxy.url}?sslmode=disable&gssencmode=disable"
+
+
+@contextmanager
+def proxied(url: str, timeouts: Timeouts | None = None) -> Iterator[tuple[Proxy, Database]]:
+    """A proxy before the server, and the database through it."""
+    with (
+        Proxy(url) as proxy,
+        closing(open_database(unencrypted_url(proxy), timeouts=timeouts, label="here")) as database,
+    ):
+        yield proxy, database
+
+
+@contextmanager
+def held(begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
+    """A fault that ends with the block."""
+    begin()
+    try:
+        yield
+    finally:
+        end()
+
+
+LOSSES: Mapping[str, Callable[[Proxy], AbstractContextManager[None]]] = {
+    "cut": lambda proxy: held(proxy.refuse, proxy.let_in),
+    "silent": lambda proxy: held(proxy.freeze, proxy.thaw),
+}
 
 
 @dataclass

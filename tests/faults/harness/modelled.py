@@ -22,7 +22,7 @@ from tests.faults.harness import model
 from tests.faults.harness import model_subscribers as subscribers_model
 from tests.faults.harness.client import payload
 from tests.faults.harness.clients import CONSUMER, PRODUCER, Clients, clients
-from tests.faults.harness.faults import kill_backend
+from tests.faults.harness.faults import crash, kill_backend
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.model import Live, Store, Transaction, finish
 from tests.faults.harness.ring import Popped, Ring, make_ring, wait_for_server
@@ -483,8 +483,7 @@ class ModelledRing:
 
     def _kill(self, victim: str) -> None:
         if victim == "server":
-            self.server.kill()
-            self.server.restart()
+            crash(self.server)
         else:
             assert kill_backend(self.ring.url, self.chance)
             wait_for_server(self.ring.url)

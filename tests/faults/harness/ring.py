@@ -14,10 +14,8 @@ import psycopg
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from console import sql
-from console.actions.install import install
 from console.actions.relay import Measure, Relaid, relay
-from console.catalog import Queue, find, installed_queue
-from console.designs import DESIGNS
+from console.catalog import Queue, find
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.doctor.ring import CHECKS
@@ -26,6 +24,7 @@ from console.errors import BusyError, ConnectionFailedError, RefusedError, Usage
 from tests.faults.harness.doctor import Examined
 from tests.faults.harness.model import Store, most_turns
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
+from tests.tools.queues import install_queue
 from tests.tools.repairs import carry_out
 
 On = psycopg.Connection | None
@@ -377,12 +376,8 @@ def make_ring(url: str, name: str = "", **options: object) -> Ring:
     """Install a ring; by default with a new name that needs quoting."""
     name = name or f"ring {next(_numbers)}"
     database = open_database(url)
-    design = DESIGNS["ring"]
     given = {"consumers": "direct", **{key: str(value) for key, value in options.items()}}
-    chosen = design.complete_options(given, "postgresql")
-    queue = installed_queue("public", name, design, chosen)
-    install(database, queue)
-    return Ring(url, database, queue)
+    return Ring(url, database, install_queue(database, name, "ring", **given))
 
 
 def set_sequences(ring: Ring, to: int) -> None:
