@@ -5,8 +5,9 @@ And verbs on their messages: on which subscriber's they act.
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from sqlalchemy import Connection, text
@@ -39,7 +40,10 @@ RING = DESIGNS["ring"]
 BOTH = {"size": "16", "subscribers": "billing,search"}
 
 
-def ring_client(use: Use, **more: str) -> Client:
+Own = TypeVar("Own", bound=Client)
+
+
+def ring_client(use: Callable[[Variant], Own], **more: str) -> Own:
     """A client of the ring itself: other clients of these tests pop for all subscribers at once."""
     client = use(Variant(RING, BOTH | more))
     with client.database.transaction("look") as connection:

@@ -78,27 +78,27 @@ def clock_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopped_consumers, "_positions", shifted_positions)
 
 
-def diagnose_queue(
-    client: FaultyQueue, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
-) -> tuple[list[str], str]:
-    """The codes found, and why consumption is unknown."""
-    diagnosis = diagnosed(client, history, thresholds)
-    return _codes(diagnosis), _unknown(diagnosis)
+class Looks:
+    """A doctor that looks at one queue, again and again."""
 
+    def __init__(self, client: FaultyQueue, *, waits: bool = False, **seconds: float) -> None:
+        self.client = client
+        self.history = ConsumptionHistory(waits=waits, **seconds)
 
-def diagnosed(
-    client: FaultyQueue, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE, **more: Any
-) -> Diagnosis:
-    arguments: dict[str, Any] = {"patience_seconds": 0.1, "consumption": history, **more}
-    return client.diagnosis(thresholds, **arguments)
+    def diagnosis(self, thresholds: Thresholds = AT_ONCE, **more: Any) -> Diagnosis:
+        known = {"patience_seconds": 0.1, "consumption": self.history, **more}
+        return self.client.diagnosis(thresholds, **known)
 
+    def __call__(self, thresholds: Thresholds = AT_ONCE, **more: Any) -> tuple[list[str], str]:
+        """Whether consumers stopped, and why consumption is unknown."""
+        found = self.diagnosis(thresholds, **more)
+        return [code for code in codes_of(found) if code == "consumer_stopped"], _unknown(found)
 
-def _codes(diagnosis: Diagnosis) -> list[str]:
-    return [
-        finding.code.name
-        for finding in diagnosis.findings
-        if finding.code.name == "consumer_stopped"
-    ]
+    def stopped(self) -> list[Finding]:
+        """The findings of consumers, or of a subscriber's, that stopped."""
+        found = self.diagnosis()
+        assert _unknown(found) or "subscriber_stopped" not in found.unproven
+        return [one for one in found.findings if one.code.name.endswith("_stopped")]
 
 
 def _unknown(diagnosis: Diagnosis) -> str:
@@ -117,18 +117,18 @@ def test_two_samples_without_a_pop_between_them_prove_that_consumers_stopped(
     use: Use, variant: Variant
 ) -> None:
     client = use(variant, 5)
-    history = ConsumptionHistory(waits=False)
-    codes, why = diagnose_queue(client, history)
+    look = Looks(client)
+    codes, why = look()
     assert not codes
     assert "this is the first" in why
-    assert diagnose_queue(client, history) == STOPPED or variant is HEAP
+    assert look() == STOPPED or variant is HEAP
     with client.database.transaction("pop") as connection:
         (message,) = pop.pop_many(connection, client.queue, 1)
         # The counters may lag by seconds, and without an order there is no other evidence.
         connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
     if client.queue.finishes:
         client.complete(message)
-    wait_until(lambda: diagnose_queue(client, history) == FINE, "the pop is seen")
+    wait_until(lambda: look() == FINE, "the pop is seen")
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -145,13 +145,13 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
     client.run(f"UPDATE {{table}} SET {done} WHERE done_at IS NOT NULL")
     client.run(f"UPDATE {{table}} SET {push} WHERE done_at IS NULL")
     (queue,) = (one for one in in_use(client.database) if one.name == client.queue.name)
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
 
     examined: list[Diagnosis] = []
 
     def stopped() -> bool:
-        examined.append(client.diagnosis(AT_ONCE, queue, consumption=history))
-        return _codes(examined[-1]) == ["consumer_stopped"]
+        examined.append(client.diagnosis(AT_ONCE, queue, consumption=look.history))
+        return "consumer_stopped" in codes_of(examined[-1])
 
     # The pop may be counted late, as between two samples.
     wait_until(stopped, "nothing is counted any more")
@@ -166,13 +166,13 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
 
 @pytest.mark.usefixtures("clock_steps")
 def test_consumption_of_a_heap_or_a_growing_stack_is_unknown(use: Use) -> None:
-    heap, stack = use(HEAP, 5), use(STACK, 5)
-    history = ConsumptionHistory(waits=False)
-    for client in (heap, stack):
-        diagnose_queue(client, history)
+    stack = use(STACK, 5)
+    of_heap, of_stack = Looks(use(HEAP, 5)), Looks(stack)
+    for look in (of_heap, of_stack):
+        look()
     assert stack.push(stack.payload(9)) is not None
-    assert "without an order no message is next" in diagnose_queue(heap, history)[1]
-    assert "bottom" in diagnose_queue(stack, history)[1]
+    assert "without an order no message is next" in of_heap()[1]
+    assert "bottom" in of_stack()[1]
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -182,38 +182,37 @@ def test_a_session_that_holds_rows_counts_as_consuming(
 ) -> None:
     monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
     client = use(variant, 5)
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
         client.popped_by(other)
         for _ in range(3):
-            assert diagnose_queue(client, history) == FINE
+            assert look() == FINE
 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_a_live_owners_claim_counts_as_consuming_and_an_unknown_owners_may(use: Use) -> None:
     client = use(CLAIM, 5)
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     with closing(connect(client.url)) as other:
         client.popped_by(other)
         for _ in range(3):
-            assert diagnose_queue(client, history) == FINE
-    wait_until(lambda: "younger than" in diagnose_queue(client, history)[1], "its owner has left")
+            assert look() == FINE
+    wait_until(lambda: "younger than" in look()[1], "its owner has left")
 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_queues_within_their_age_limit_or_popped_from_are_not_stopped(use: Use) -> None:
     client = use(FIFO, 5)
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     patient = DEFAULTS.with_limits(age=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
         for _ in range(3):
-            assert diagnose_queue(client, history, thresholds) == FINE
+            assert look(thresholds) == FINE
     # Nor is one whose pops a sampler has observed.
     rated = replace(client.snapshot(), push_per_second=1.0, pop_per_second=3.0)
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     for _ in range(2):
-        found = diagnosed(client, history, snapshots=[rated])
-        assert (_codes(found), _unknown(found)) == FINE
+        assert look(snapshots=[rated]) == FINE
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -223,18 +222,16 @@ def test_messages_that_became_due_recently_are_not_late(use: Use) -> None:
         "UPDATE {table} SET pushed_at = pushed_at - interval '2 days', "
         "due_time = clock_timestamp() - interval '1 minute'"
     )
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     wait = DEFAULTS.with_limits(age=Limits(1800.0, None))
     for _ in range(2):
-        assert diagnose_queue(client, history, wait) == FINE
+        assert look(wait) == FINE
 
 
 def test_a_recent_pop_of_a_queue_that_keeps_rows_proves_consumption(use: Use) -> None:
     client = use(STATUS, 5)
     assert client.pop()
-    assert diagnose_queue(client, ConsumptionHistory(waits=False)) == FINE, (
-        "something was popped a moment ago"
-    )
+    assert Looks(client)() == FINE, "something was popped a moment ago"
 
 
 # ------------------------------------------------------------------------------- several queues
@@ -255,7 +252,7 @@ def test_the_doctor_waits_once_for_all_queues_together(
     diagnoses = diagnose(
         clients[0].database, thresholds_of=lambda _: AT_ONCE, consumption=ConsumptionHistory(0.5)
     )
-    assert [_codes(diagnosis) for diagnosis in diagnoses] == [["consumer_stopped"]] * 6
+    assert [codes_of(found).count("consumer_stopped") for found in diagnoses] == [1] * 6
     assert sum(waited) < 2 * 0.5, "each queue was waited for separately"
 
 
@@ -293,30 +290,16 @@ def test_waiting_checks_of_several_queues_run_concurrently(
     assert all("may be held by" in "; ".join(diagnosis.unseen) for diagnosis in diagnoses)
 
 
-def faulty_ring(use: Use, **options: str) -> FaultyQueue:
-    client = ring_client(use, **options)
-    return FaultyQueue(client.database, client.queue)
-
-
-def stopped(client: FaultyQueue, history: ConsumptionHistory) -> list[Finding]:
-    diagnosis = diagnosed(client, history)
-    stopped_findings = [
-        finding for finding in diagnosis.findings if finding.code.name.endswith("_stopped")
-    ]
-    assert _unknown(diagnosis) or "subscriber_stopped" not in diagnosis.unproven
-    return stopped_findings
-
-
 @pytest.mark.usefixtures("clock_steps")
 def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> None:
-    client = faulty_ring(use)
-    history = ConsumptionHistory(waits=False)
+    client = ring_client(use)
+    look = Looks(client)
     client.push_many(client.payloads(*range(5)))
-    assert stopped(client, history) == []
+    assert look.stopped() == []
     assert len(pop_as(client, "billing")) == 5
     client.push_many(client.payloads(*range(5)))
     assert len(pop_as(client, "billing", 2)) == 2
-    (one,) = stopped(client, history)
+    (one,) = look.stopped()
     assert (one.code.name, one.subscriber, one.subject) == (
         "subscriber_stopped",
         "search",
@@ -332,25 +315,25 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
     assert "10 messages" in " ".join(carry_out(one.repair, client.database))
     assert pop_as(client, "search") == []
     assert len(pop_as(client, "billing")) == 3
-    assert stopped(client, history) == []
+    assert look.stopped() == []
 
 
 @pytest.mark.usefixtures("clock_steps")
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_hand: str) -> None:
     """In an open transaction, or on a claim; another subscriber's work does not count."""
-    client = faulty_ring(use, in_hand=in_hand)
+    client = ring_client(use, in_hand=in_hand)
     client.push_many(client.payloads(*range(8)))
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     with client.database.transaction("work") as connection:
         pop.pop_many(connection, client.queue.of("search"), 1, "worker")
-        assert stopped(client, history) == []
-        (one,) = stopped(client, history)
+        assert look.stopped() == []
+        (one,) = look.stopped()
         assert one.subscriber == "billing"
         assert one.code.severity is Severity.WARNING, "nothing was pushed"
-    history = ConsumptionHistory(waits=False)
-    assert stopped(client, history) == []
-    assert [one.subscriber for one in stopped(client, history)] == [
+    look = Looks(client)
+    assert look.stopped() == []
+    assert [one.subscriber for one in look.stopped()] == [
         *["billing"],
         *(["search"] if in_hand == "off" else []),
     ]
@@ -440,7 +423,7 @@ def pushes_are_counted(client: FaultyQueue) -> None:
 def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: Variant) -> None:
     """All was clear, and a pop rate was shown that never happened."""
     client = use(variant, 5)
-    history, window = ConsumptionHistory(waits=False), RateWindow(variant.design.flow, 60.0)
+    look, window = Looks(client), RateWindow(variant.design.flow, 60.0)
     rates = []
 
     pushes_are_counted(client)
@@ -448,7 +431,7 @@ def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: 
     def found() -> Diagnosis:
         sampled = sample_of(client)
         rates.append(window.add(sampled.taken_at or 0.0, sampled.row, counts_rows=True))
-        return diagnosed(client, history)
+        return look.diagnosis()
 
     with failing_consumer(client):
         diagnosis_ = found()
@@ -460,7 +443,7 @@ def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: 
     assert finding.evidence["committed"] == 0
     assert finding.evidence["rolled_back"] > 1  # type: ignore[operator]
     assert rates[-1].pop in {0.0, None}
-    assert _codes(diagnosis_) == []
+    assert "consumer_stopped" not in codes_of(diagnosis_)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +458,7 @@ def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
     client = use(variant, 5)
     pushes_are_counted(client)
     with failing_consumer(client):
-        found = diagnosed(client, ConsumptionHistory(idle_for_seconds=6.0))
+        found = Looks(client, waits=True, idle_for_seconds=6.0).diagnosis()
     finding = finding_of(found, "head_stuck")
     assert finding.evidence["committed"] == 0
     assert finding.summary.startswith("the same message is first") == (variant is FIFO)
@@ -488,12 +471,12 @@ def test_one_examination_without_an_order_ends_once_a_pop_is_committed(
     client = use(variant, 5)
     client.push_many(client.payloads(*range(100, 300)))
     pushes_are_counted(client)
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     with closing(connect(client.url)) as session:
-        diagnosed(client, history)
+        look.diagnosis()
         client.popped_by(session)
         session.execute("SELECT pg_stat_force_next_flush()")
-        wait_until(lambda: not diagnosed(client, history).pending, "it is known to be fine")
+        wait_until(lambda: not look.diagnosis().pending, "it is known to be fine")
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -501,10 +484,10 @@ def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use)
     client = use(FIFO, 5)
     client.push_many(client.payloads(*range(100, 300)))
     pushes_are_counted(client)
-    history = ConsumptionHistory(waits=False)
+    look = Looks(client)
     with closing(connect(client.url)) as head, closing(connect(client.url)) as session:
         for _ in range(2):  # those before the second may be counted late
-            diagnosed(client, history)
+            look.diagnosis()
         for _ in range(5):
             with head.transaction(force_rollback=True):
                 client.popped_by(head)
@@ -515,7 +498,7 @@ def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use)
         def seen() -> list[tuple[object, object]]:
             return [
                 (finding.evidence["rolled_back"], finding.evidence["committed"])
-                for finding in diagnosed(client, history).findings
+                for finding in look.diagnosis().findings
                 if finding.code.name == "head_stuck"
             ]
 

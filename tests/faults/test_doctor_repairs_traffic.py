@@ -7,10 +7,10 @@ clear, or names exactly what is left.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from console.actions import upgrade
 from console.catalog import Queue, audit
@@ -25,41 +25,19 @@ from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
 from tests.faults.harness.doctor import codes_of, without_notes
 from tests.faults.harness.faults import (
+    FAULTS,
+    Damage,
     Fault,
-    Make,
-    anonymous,
-    changed_code,
-    claimed_incomplete,
     dead_rows,
     died,
     dropped_code,
-    dropped_column,
     dropped_indexes,
-    dropped_key,
-    half_an_index,
-    hangs,
     left_open,
-    leftover_index,
-    lost_payloads,
-    old_and_done,
-    older_code,
-    pooled,
-    prepared,
 )
 from tests.faults.harness.queue import (
     CLAIM,
     FIFO,
-    HEAP,
-    IN_HAND,
-    MANY_ERRORS,
-    NAIVE,
-    PENDING,
     RING,
-    SPLIT,
-    STACK,
-    STATUS,
-    STRICT,
-    TWO_STEP,
     FaultyQueue,
     Use,
 )
@@ -69,7 +47,6 @@ BACKLOG = 40
 """At most this many messages are ready or claimed, so that a small ring is not full."""
 PROGRESS = 20
 """This many messages are completed before the fault, and again after its repair."""
-SHORT_TERM = replace(DEFAULTS, stuck_after_seconds=0.5)
 
 
 def traffic_of(client: FaultyQueue, seed: int = 0) -> Traffic:
@@ -77,63 +54,20 @@ def traffic_of(client: FaultyQueue, seed: int = 0) -> Traffic:
     return Traffic(client, seed, backlog=BACKLOG - 5, tolerated=(ConsoleError,))
 
 
-# ---------------------------------------------------------------------------- the repairs
-
-
-@dataclass(frozen=True)
-class Case:
-    """A fault, its finding, and the verb that repairs it."""
-
-    make: Make
-    code: str
-    verb: str
-    variant: Variant
-    thresholds: Thresholds = DEFAULTS
-    left: tuple[str, ...] = ()
-    """The findings that remain."""
-
-    def __str__(self) -> str:
-        return f"{self.make.__name__}-{self.variant}"
-
-
-def cases(make: Make, code: str, verb: str, *variants: Variant, **more: Any) -> list[Case]:
-    return [Case(make, code, verb, variant, **more) for variant in variants]
-
-
-INCOMPLETE: dict[str, Any] = {"thresholds": MANY_ERRORS, "left": ("payload_lost",)}
-CASES = [
-    *cases(hangs, "claims_alive", "release", SPLIT),
-    *cases(dropped_column, "code_missing", "upgrade", STATUS),
-    *cases(old_and_done, "archive_lags", "archive", SPLIT),
-    *cases(claimed_incomplete, "payload_missing", "repair", TWO_STEP, **INCOMPLETE),
-]
+SHORT = {"hangs-split", "dropped_column-status", "old_and_done-split"}
+SHORT |= {"claimed_incomplete-split-dequeue=two_step"}
 """With the tests below, these cover each verb that repairs."""
 
-LONG_CASES = [
-    *cases(lost_payloads, "payload_missing", "repair", SPLIT, **INCOMPLETE),
-    *cases(died, "claims_gone", "release", CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND),
-    *cases(hangs, "claims_alive", "release", CLAIM, STATUS, TWO_STEP, IN_HAND),
-    *cases(pooled, "claims_unknown", "release", CLAIM, STATUS, SPLIT, IN_HAND),
-    *cases(anonymous, "claims_nobody", "release", CLAIM, STATUS, SPLIT, IN_HAND),
-    *cases(left_open, "rows_held", "end-session", NAIVE, HEAP, STRICT, thresholds=SHORT_TERM),
-    *cases(left_open, "rows_held", "end-session", STACK, thresholds=SHORT_TERM),
-    *cases(left_open, "rows_held", "end-session", PENDING, STATUS, CLAIM, thresholds=SHORT_TERM),
-    *cases(prepared, "prepared_forgotten", "end-session", NAIVE, STRICT, thresholds=SHORT_TERM),
-    *cases(prepared, "prepared_forgotten", "end-session", CLAIM, SPLIT, thresholds=SHORT_TERM),
-    *cases(prepared, "prepared_forgotten", "end-session", PENDING, thresholds=SHORT_TERM),
-    *cases(dropped_code, "code_missing", "upgrade", NAIVE, HEAP, FIFO, IN_HAND),
-    *cases(dropped_code, "code_missing", "upgrade", CLAIM, STATUS, SPLIT, TWO_STEP),
-    *cases(dropped_column, "code_missing", "upgrade", CLAIM, SPLIT, IN_HAND),
-    *cases(changed_code, "code_changed", "upgrade", FIFO, HEAP, PENDING, CLAIM, STACK),
-    *cases(older_code, "code_older", "upgrade", FIFO, SPLIT, CLAIM),
-    *cases(dropped_indexes, "index_missing", "maintain", CLAIM, STATUS, SPLIT, IN_HAND),
-    *cases(half_an_index, "index_invalid", "maintain", CLAIM, STATUS, SPLIT),
-    *cases(leftover_index, "bloat", "maintain", CLAIM, STACK, SPLIT, FIFO),
-    *cases(dropped_key, "key_missing", "maintain", STACK, PENDING, CLAIM, STATUS, SPLIT, FIFO),
-    *cases(dead_rows, "bloat", "maintain", FIFO, PENDING, CLAIM),
-    *cases(old_and_done, "archive_lags", "archive", STATUS, TWO_STEP),
-]
-"""With --long only."""
+
+def cases() -> list[ParameterSet]:
+    """Each fault on each of its variants, most with --long only."""
+    named = {f"{n}-{v}": (FAULTS[n], v) for n in FAULTS for v in FAULTS[n].variants}
+    assert named.keys() >= SHORT
+    long = pytest.mark.long
+    return [
+        pytest.param(*case, id=name, marks=() if name in SHORT else long)
+        for name, case in named.items()
+    ]
 
 
 def diagnose_now(client: FaultyQueue, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
@@ -142,26 +76,26 @@ def diagnose_now(client: FaultyQueue, thresholds: Thresholds = DEFAULTS) -> Diag
     return client.diagnosed(thresholds, queue, patience_seconds=0.5)
 
 
-def findings_of(diagnosis: Diagnosis, code: str, fault: Fault) -> list[Finding]:
-    """The findings of this fault."""
+def findings_of(diagnosis: Diagnosis, code: str, damage: Damage) -> list[Finding]:
+    """The findings of what was done."""
     return [
         finding
         for finding in diagnosis.findings
         if finding.code.name == code
-        and (fault.session is None or finding.evidence["session"] == fault.session)
+        and (damage.session is None or finding.evidence["session"] == damage.session)
     ]
 
 
-def fix(client: FaultyQueue, case: Case, fault: Fault) -> None:
+def fix(client: FaultyQueue, fault: Fault, damage: Damage) -> None:
     """Repair as `doctor --fix` does; a repair that needs a choice is run alone."""
     diagnoses: list[Diagnosis] = []
 
     def is_found() -> bool:
-        diagnoses.append(diagnose_now(client, case.thresholds))
-        return bool(findings_of(diagnoses[-1], case.code, fault))
+        diagnoses.append(diagnose_now(client, fault.thresholds))
+        return bool(findings_of(diagnoses[-1], fault.code, damage))
 
-    wait_until(is_found, f"{case.code} is found")
-    (finding,) = findings_of(diagnoses[-1], case.code, fault)
+    wait_until(is_found, f"{fault.code} is found")
+    (finding,) = findings_of(diagnoses[-1], fault.code, damage)
     assert finding.repair is not None
     unattended = finding.repair.unattended
     for one in diagnoses[-1].findings if unattended else [finding]:
@@ -183,46 +117,42 @@ def wait_until_all_clear(client: FaultyQueue, thresholds: Thresholds = DEFAULTS)
     wait_until(lambda: not without_notes(diagnose_now(client, thresholds)), "all is well again")
 
 
-def check_repair(client: FaultyQueue, case: Case, seed: int = 0) -> None:
+@pytest.mark.parametrize(("fault", "variant"), cases())
+def test_a_repair_under_traffic(use: Use, fault: Fault, variant: Variant, long: bool) -> None:
+    short = f"{fault.cause.__name__}-{variant}" in SHORT
+    for seed in range(3 if long and short else 1):
+        check_repair(use(variant), fault, seed)
+
+
+def check_repair(client: FaultyQueue, fault: Fault, seed: int) -> None:
     traffic = traffic_of(client, seed)
     with traffic.running(min_finished=PROGRESS):
         at_work = traffic.pop_one()
-        with case.make(client) as fault:
-            fix(client, case, fault)
-            assert findings_of(diagnose_now(client, case.thresholds), case.code, fault) == []
+        with fault.cause(client) as damage:
+            fix(client, fault, damage)
+            diagnosis = diagnose_now(client, fault.thresholds)
+            assert findings_of(diagnosis, fault.code, damage) == []
             traffic.finish(at_work)
-            wait_until_all_clear(client, case.thresholds)
-    assert_audited(client, case.verb)
-    traffic.settle(fault.lost)
-    diagnosis = diagnose_now(client, case.thresholds)
-    assert tuple(codes_of(diagnosis)) == case.left
+            wait_until_all_clear(client, fault.thresholds)
+    assert_audited(client, fault.verb)
+    traffic.settle(damage.lost)
+    diagnosis = diagnose_now(client, fault.thresholds)
+    assert codes_of(diagnosis) == list(fault.left)
     assert diagnosis.unseen == ()
     assert traffic.released_meanwhile == 0, "a claim in progress was released"
-    assert bool(traffic.refused) or case.make not in {dropped_code, dropped_column}
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_repair_under_traffic(use: Use, case: Case, long: bool) -> None:
-    for seed in range(3 if long else 1):
-        check_repair(use(case.variant), case, seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("case", LONG_CASES, ids=str)
-def test_more_repairs_under_traffic(use: Use, case: Case) -> None:
-    check_repair(use(case.variant), case)
+    assert bool(traffic.refused) or not fault.fails
 
 
 def test_orphans_of_an_ended_session_on_a_ring_are_repaired_too(use: Use) -> None:
     """Its pop numbers are consumed, which the doctor finds next."""
-    held = Case(left_open, "rows_held", "end-session", RING, SHORT_TERM)
+    held = FAULTS["left_open"]
     client = use(RING)
     traffic = traffic_of(client)
-    with traffic.running(min_finished=PROGRESS), left_open(client) as fault:
-        fix(client, held, fault)
+    with traffic.running(min_finished=PROGRESS), left_open(client) as damage:
+        fix(client, held, damage)
         found = {finding.code.name for finding in without_notes(diagnose_now(client))}
         assert found == {"orphan"}
-        fix(client, replace(held, code="orphan", thresholds=DEFAULTS), Fault())
+        fix(client, replace(held, code="orphan", thresholds=DEFAULTS), Damage())
         wait_until_all_clear(client)
     traffic.settle()
     assert diagnose_now(client).verdict == "all clear"

@@ -53,8 +53,7 @@ def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
     orphans, holes = lost_by_sequences(ring)
     assert orphans
     assert holes
-    found = ring.findings()
-    assert list(found) == ["orphan", "hole"]
+    found = ring.finds("orphan", "hole")
     assert numbers(found["orphan"]) == orphans
     assert numbers(found["hole"]) == holes
     for finding in found.values():
@@ -145,13 +144,12 @@ def test_a_message_that_pops_leave_behind_is_found(
     ring = make(size=2000)
     with ring.connect() as connection:
         number = page_of_holes(ring)
-        assert list(ring.findings()) == ["hole"], "without pops it is just ready"
+        ring.finds("hole")  # without pops it is just ready
 
         update = f"SET time = '{at}' WHERE message_id = {number}"
         connection.execute(f'UPDATE "{ring.queue.name}" {update}')
         while_waiting.append(lambda: ring.pop(on=connection))
-        found = ring.findings()
-        assert list(found) == ["parked_stranded", "hole"]
+        found = ring.finds("parked_stranded", "hole")
         evidence = found["parked_stranded"].evidence
         assert old in found["parked_stranded"].summary
         assert (evidence["count"], evidence["numbers"], evidence["ids"]) == (1, [number], [number])
@@ -161,7 +159,7 @@ def test_a_message_that_pops_leave_behind_is_found(
 
         connection.execute("BEGIN")
         while_waiting.append(lambda: ring.pop_many(1, on=connection))
-        assert list(ring.findings()) == ["hole"], "the pop that runs now holds it"
+        ring.finds("hole")  # the pop that runs now holds it
         connection.execute("ROLLBACK")
 
         ring.repair_until_clear(found["parked_stranded"])
@@ -229,8 +227,7 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
         caller.execute("SELECT pg_stat_force_next_flush()")
     assert ring.push("message 21") == 22
     assert ring.pop().payload == left[1]  # type: ignore[union-attr]
-    found = ring.findings()
-    assert list(found) == ["orphan", "hole"]
+    found = ring.finds("orphan", "hole")
     assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
     assert found["hole"].evidence["not_drawn_yet"] == 1
     assert "rolled back" in found["orphan"].cause
@@ -289,8 +286,7 @@ def test_consumed_pop_numbers_are_parked_before_messages_get_them(make: Make) ->
     ring = make()
     ring.fill(20, popped=20)
     ring.consume_numbers("pop", 7)
-    found = ring.findings()
-    assert list(found) == ["spent"]
+    found = ring.finds("spent")
     assert numbers(found["spent"]) == list(range(21, 28))
     assert ring.repair_all() == ["park 7 consumed pop numbers"]
     assert ring.findings() == {}  # parked ahead of the pushes, like waiting pops
@@ -323,8 +319,7 @@ def test_pops_ahead_by_more_than_the_ring_size_require_a_relay(make: Make) -> No
         assert ring.findings() == {}
         ring.consume_numbers("pop", 2)
         assert ring.repair_all() == ["park 2 consumed pop numbers"]
-    found = ring.findings()
-    assert list(found) == ["pop_ahead"]
+    found = ring.finds("pop_ahead")
     ring.repair_until_clear(found["pop_ahead"])
     sent = ring.fill(5)
     assert ring.texts() == sent
@@ -356,14 +351,12 @@ def test_many_or_old_holes_are_more_than_a_note(make: Make) -> None:
     for _ in range(2):
         ring.consume_numbers("push", 8)
         assert ring.pop() is None
-    found = ring.findings()
-    assert list(found) == ["holes_pile_up"]
+    found = ring.finds("holes_pile_up")
     assert numbers(found["holes_pile_up"]) == list(range(1, 17))
     ring.execute("DELETE FROM {parked} WHERE number > 1")
-    assert list(ring.findings()) == ["hole"]
+    ring.finds("hole")
     ring.execute("UPDATE {parked} SET parked_at = now() - interval '61 min'")
-    found = ring.findings()
-    assert list(found) == ["holes_pile_up"]
+    found = ring.finds("holes_pile_up")
     assert "1 h 01 min" in found["holes_pile_up"].summary
     assert ring.repair_all() == ["drop 1 parked hole"]
     assert ring.findings() == {}
@@ -379,8 +372,7 @@ def test_a_void_number_whose_pop_was_rolled_back_is_a_note(make: Make) -> None:
         connection.execute("BEGIN")
         assert ring.pop(on=connection) is None
         connection.execute("ROLLBACK")
-        found = ring.findings()
-        assert list(found) == ["stale_void"]
+        found = ring.finds("stale_void")
         assert numbers(found["stale_void"]) == [6]
         assert ring.repair_all() == ["drop 1 void number"]
         assert ring.findings() == {}

@@ -339,6 +339,12 @@ class Ring(Examined):
         assert len(by_code) == len(findings)
         return by_code
 
+    def finds(self, *codes: str) -> dict[str, Finding]:
+        """The findings, which are these, in this order."""
+        found = self.findings()
+        assert tuple(found) == codes
+        return found
+
     def repair_all(self) -> list[str]:
         """Run all unattended repairs; their lines."""
         return [
