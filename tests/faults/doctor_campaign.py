@@ -26,7 +26,6 @@ from console.errors import ConsoleError
 from console.features.demo.embedded import EmbeddedServer
 from console.monitor.limits import DEFAULTS, Limits
 from tests.faults.harness import model
-from tests.faults.harness import model_subscribers as subscribers_model
 from tests.faults.harness.doctor import numbers
 from tests.faults.harness.model import Store
 from tests.faults.harness.modelled import (
@@ -274,7 +273,7 @@ class Case(ModelledRing):
                 assert finding.repair is not None
                 self.steps["relay by hand"] += 1
                 carry_out(finding.repair, self.ring.database)
-                assert subscribers_model.relay(self.stores, self.stores[0].size)
+                assert model.relay(self.stores, self.stores[0].size)
                 self.assert_equal()
                 after = self.diagnosis()
                 break

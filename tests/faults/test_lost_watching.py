@@ -1,13 +1,9 @@
 """Programs that keep running while their connection is lost, and recover: sampler, screens,
 recorder, `status --watch`."""
 
-import os
 import re
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -19,10 +15,10 @@ from console import clock
 from console.engines import Timeouts
 from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
-from tests.cli.calls import COMMAND
+from tests.cli.calls import Console
 from tests.faults.harness.connections import LOSSES, proxied, unencrypted_url
 from tests.faults.test_sampler import install_queues, push
-from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
+from tests.servers import Server, connect, fresh_database, wait_until
 from tests.servers.proxy import Proxy
 from tests.tui.opened import Opened
 from tests.tui.test_faults import MAIL, current_queues, cursor, queues_on, wait_for_text, watching
@@ -131,33 +127,15 @@ async def assert_verbs_disabled(console: Opened) -> None:
 # Programs that run unattended.
 
 
-@contextmanager
-def unattended(proxy: Proxy, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """A verb running through the proxy, stopped at the end."""
-    environment = {
-        **os.environ,
-        "DBQ_URL": unencrypted_url(proxy),
-        "DBQ_INTERVAL": "0.2s",
-        "PYTHONUNBUFFERED": "1",
-    }
-    with subprocess.Popen(
-        [*COMMAND, *words],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.communicate(timeout=PATIENCE_SECONDS)
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBQ_INTERVAL", "0.2s")
 
 
 class StreamLines:
     """The lines of a stream, read as they come."""
 
-    def __init__(self, stream: IO[str] | None) -> None:
+    def __init__(self, stream: IO[bytes] | None) -> None:
         assert stream is not None
         self.lines: list[str] = []
         self._stream = stream
@@ -165,7 +143,7 @@ class StreamLines:
 
     def _read(self) -> None:
         for line in self._stream:
-            self.lines += [line]
+            self.lines += [line.decode()]
 
     def wait(self, pattern: str, after: int = 0) -> int:
         """Wait until a line after `after` matches; the number of lines so far."""
@@ -178,9 +156,14 @@ class StreamLines:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("loss", list(LOSSES))
 def test_status_watch_continues_after_a_loss(url: str, loss: str) -> None:
-    with Proxy(url) as proxy, unattended(proxy, "status", "--watch", "--json") as process:
+    words = ("status", "--watch", "--json")
+    with (
+        Proxy(url) as proxy,
+        Console(unencrypted_url(proxy)).process(*words, unbuffered=True) as process,
+    ):
         out, err = StreamLines(process.stdout), StreamLines(process.stderr)
         out.wait('"fifo"')
         with LOSSES[loss](proxy):
@@ -190,10 +173,14 @@ def test_status_watch_continues_after_a_loss(url: str, loss: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("loss", list(LOSSES))
 def test_a_recorder_continues_after_a_loss(url: str, tmp_path: Path, loss: str) -> None:
     words = ("record", "--recordings", str(tmp_path))
-    with Proxy(url) as proxy, unattended(proxy, *words) as process:
+    with (
+        Proxy(url) as proxy,
+        Console(unencrypted_url(proxy)).process(*words, unbuffered=True) as process,
+    ):
         err = StreamLines(process.stderr)
         err.wait("Recording")
         wait_until(lambda: any(tmp_path.rglob("*")), "something is recorded")

@@ -8,16 +8,16 @@ import pytest
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Finding
 from console.engines import Database, open_database
-from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Console
 from tests.servers import connect, value, wait_until
+from tests.servers.postgresql import CopiedServer
 
 SMALL = {"max_notify_queue_pages": "64"}
 USAGE = "SELECT pg_notification_queue_usage()"
 
 
 def test_whoever_holds_back_the_queue_of_notify_is_named_until_it_ends() -> None:
-    with EmbeddedServer.start(settings=SMALL) as server:
+    with CopiedServer.start(settings=SMALL) as server:
         console = Console(server.url)
         for name, *options in (("orders", "--option", "notify=on"), ("quiet",)):
             console.done("install", "fifo", name, *options)

@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 from console.errors import ConsoleError
 from tests.faults.harness import model
 from tests.faults.harness.model import MOST_PARKED_READ, Store, Transaction, finish
+from tests.faults.harness.modelled import ReaderModel
 from tests.faults.harness.ring import Make, Ring
 
 SIZES = st.integers(1, 7)
@@ -64,7 +65,7 @@ class RingMachine(RuleBasedStateMachine):
     def __init__(self, ring: Ring) -> None:
         super().__init__()
         self.ring = ring
-        self.store = Store(1)
+        self.reader = ReaderModel(ring)
         self.serial = 0
         self.stored: set[str] = set()
         self.popped: list[str] = []
@@ -75,13 +76,13 @@ class RingMachine(RuleBasedStateMachine):
     @initialize(size=SIZES, first=st.integers(1, 30))
     def set_up_ring(self, size: int, first: int) -> None:
         """An empty ring of that size whose numbers start at `first`."""
-        self.store = Store(size, base=first, next_push=first, next_pop=first)
-        self.ring.set_state(self.store)
+        self.reader.store = Store(size, base=first, next_push=first, next_pop=first)
+        self.ring.set_state(self.reader.store)
 
     @rule(calls=CALLS, fate=FATES)
     def work(self, calls: list[tuple[str, int]], fate: str) -> None:
         """A transaction of some calls; `savepoint`: the last one is rolled back."""
-        tx = self.store.begin()
+        tx = self.reader.store.begin()
         stored: list[str] = []
         popped: list[str] = []
         self.ring.execute("BEGIN")
@@ -139,7 +140,7 @@ class RingMachine(RuleBasedStateMachine):
         turn, chunks = row
         parked_read = model.parked_read(positions, turn, chunks) if positions else []
         assert len(parked_read) <= MOST_PARKED_READ
-        self.store.parked_to_read = parked_read
+        self.reader.store.parked_to_read = parked_read
         self.most_turns = max(self.most_turns, model.most_turns(max(chunks, 1)))
         self.calls_unread = {
             number: self.calls_unread.get(number, 0) + 1
@@ -155,9 +156,9 @@ class RingMachine(RuleBasedStateMachine):
     @rule(size=SIZES)
     def relay(self, size: int) -> None:
         """It fits and keeps everything, or is refused and changes nothing."""
-        if self.store.relay(size):
+        if self.reader.store.relay(size):
             relaid = self.ring.relay(size)
-            assert (relaid.size_after, relaid.base) == (size, self.store.base)
+            assert (relaid.size_after, relaid.base) == (size, self.reader.store.base)
         else:
             with pytest.raises(ConsoleError, match=r"Drain [0-9]+ messages"):
                 self.ring.relay(size)
@@ -166,14 +167,14 @@ class RingMachine(RuleBasedStateMachine):
     def lose_numbers(self, push: bool, how_many: int) -> None:
         """Like a caller that dies after drawing numbers, or like a crash."""
         for _ in range(how_many):
-            self.store.draw(push=push)
+            self.reader.store.draw(push=push)
             self.ring.consume_numbers("push" if push else "pop")
 
     @rule(how_many=st.integers(1, 3))
     def pop_early(self, how_many: int) -> None:
         """Like pops that draw a push's number before the push has written."""
         for _ in range(how_many):
-            self._park(self.store.draw(push=False), void=False)
+            self._park(self.reader.store.draw(push=False), void=False)
             self.ring.consume_numbers("pop")
 
     @rule(how_many=st.integers(25, 60), lost=st.integers(0, 60))
@@ -185,31 +186,22 @@ class RingMachine(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 9))
     def void_parked_number(self, choice: int) -> None:
         """Like a push that cannot use a number which a pop is parking at the same time."""
-        live = {message.message_id for message in self.store.slots.values()}
-        numbers = sorted(n for n, void in self.store.parked if not void and n not in live)
-        numbers = [number for number in numbers if number < self.store.next_push]
+        live = {message.message_id for message in self.reader.store.slots.values()}
+        numbers = sorted(n for n, void in self.reader.store.parked if not void and n not in live)
+        numbers = [number for number in numbers if number < self.reader.store.next_push]
         if numbers:
             self._park(numbers[choice % len(numbers)], void=True)
 
     def _park(self, number: int, *, void: bool) -> None:
-        self.store.parked.add((number, void))
+        self.reader.store.parked.add((number, void))
         insert = "INSERT INTO {parked} VALUES (%s, %s, now()) ON CONFLICT DO NOTHING"
         self.ring.execute(insert, number, void)
 
     @invariant()
     def ring_equals_model(self) -> None:
         """Numbers, slots and parked are the model's; nothing is lost or doubled."""
-        now = self.ring.measure()
-        store = self.store
-        assert (now.size, now.base) == (store.size, store.base)
-        assert (now.next_push, now.next_pop) == (store.next_push, store.next_pop)
-        assert {
-            slot: (number, first_id, text) for slot, number, first_id, text in self.ring.live()
-        } == {
-            slot: (live.message_id, live.first_id, live.payload)
-            for slot, live in store.slots.items()
-        }
-        assert self.ring.parked() == store.parked
+        self.reader.assert_equal()
+        store = self.reader.store
         assert self.ring.contents() == {
             live.first_id: live.payload for live in store.slots.values()
         }

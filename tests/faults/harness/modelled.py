@@ -19,7 +19,6 @@ from console.doctor.repairs import release_claims
 from console.errors import RefusedError
 from console.features.demo.embedded import EmbeddedServer
 from tests.faults.harness import model
-from tests.faults.harness import model_subscribers as subscribers_model
 from tests.faults.harness.client import payload
 from tests.faults.harness.clients import CONSUMER, PRODUCER, Clients, clients
 from tests.faults.harness.faults import crash, kill_backend
@@ -125,15 +124,15 @@ class ReaderModel:
             },
         )
 
-    def real(self, connection: psycopg.Connection) -> tuple[Any, ...]:
+    def real(self) -> tuple[Any, ...]:
         """The same of the real ring."""
         ring = self.ring
-        (now,) = connection.execute(ring.sql(_NUMBERS)).fetchall()
+        (now,) = ring.execute(_NUMBERS).fetchall()
         rows = []
         if ring.queue.options["in_hand"] == "on":
             query = "SELECT id, payload, attempts, claimed_at IS NOT NULL FROM {in_hand}"
             query += f" WHERE subscriber = {ring.number}" * bool(self.name)
-            rows = connection.execute(ring.sql(query)).fetchall()
+            rows = ring.execute(query).fetchall()
         return (
             now,
             {row[0]: Live(row[1], row[2], row[3]) for row in ring.live()},
@@ -141,9 +140,14 @@ class ReaderModel:
             {id_: tuple(row) for id_, *row in rows},
         )
 
-    def read(self, connection: psycopg.Connection) -> None:
+    def assert_equal(self) -> None:
+        """Assert that the ring is in the model's state."""
+        for real, expected in zip(self.real(), self.state(), strict=True):
+            assert real == expected, (self.name, real, expected)
+
+    def read(self) -> None:
         """Set the model to the ring's state, when no transaction is open."""
-        (size, base, next_push, next_pop), live, parked, rows = self.real(connection)
+        (size, base, next_push, next_pop), live, parked, rows = self.real()
         self.store = Store(size, base, next_push, next_pop, live, parked)
         self.in_hand_rows = {id_: InHand(*row) for id_, row in rows.items()}
         self.highest = 0
@@ -153,12 +157,12 @@ class ReaderModel:
         ready = {id_ for id_, row in self.in_hand_rows.items() if not row.claimed}
         return sorted(ready - held)[:count]
 
-    def complete(self, connection: psycopg.Connection, id_: int) -> bool:
+    def complete(self, id_: int) -> bool:
         """Complete a claim; False if it had been released."""
         row = self.in_hand_rows[id_]
         values = [*([self.name] if self.name else []), id_, row.attempts]
-        call = self.ring.sql(f"SELECT {{complete}}({', '.join(['%s'] * len(values))})")
-        (done,) = connection.execute(call, values).fetchone() or (None,)
+        call = f"SELECT {{complete}}({', '.join(['%s'] * len(values))})"
+        ((done,),) = self.ring.execute(call, *values).fetchall()
         assert done is row.claimed
         if row.claimed:
             self.ledger.popped[row.payload] += 1
@@ -188,7 +192,6 @@ class ModelledRing:
         self.readers = {ring.queue.subscriber: ReaderModel(ring) for ring in rings}
         self.open: list[OpenTransaction] = []
         self.free: list[psycopg.Connection] = []
-        self.admin = self.ring.connect()
         self.steps: Counter[str] = Counter()
         self._serial = 0
         self.skipped: dict[tuple[str, Side], set[int]] = {
@@ -237,11 +240,11 @@ class ModelledRing:
         self._serial += count
         if count == 1:
             stored = [self.ring.push(texts[0], on=on.connection)]
-            expected = [subscribers_model.push(on.all, texts[0])]
+            expected = [model.push_to_all(on.all, texts[0])]
             self.steps["push"] += 1
         else:
             stored = self.ring.push_many(texts, on=on.connection)
-            expected = subscribers_model.push_many(on.all, texts)
+            expected = model.push_many_to_all(on.all, texts)
             self.steps["push_many"] += 1
         assert stored == expected, (stored, expected)
         on.pushed += [text for text, n in zip(texts, stored, strict=True) if n is not None]
@@ -289,7 +292,7 @@ class ModelledRing:
         self.open.remove(opened)
         if opened.prepared:
             verb = "COMMIT" if how == "commit" else "ROLLBACK"
-            self.admin.execute(f"{verb} PREPARED '{opened.prepared}'".encode())
+            self.ring.session.execute(f"{verb} PREPARED '{opened.prepared}'".encode())
         elif how == "commit":
             opened.connection.execute("COMMIT")
             self.free.append(opened.connection)
@@ -299,12 +302,9 @@ class ModelledRing:
         else:
             pid = opened.connection.info.backend_pid
             if how == "terminate":
-                self.admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+                self.ring.execute("SELECT pg_terminate_backend(%s, 5000)", pid)
             opened.connection.close()
-            session_query = "SELECT FROM pg_stat_activity WHERE pid = %s"
-            wait_until(
-                lambda: not self.admin.execute(session_query, [pid]).fetchall(), "its backend ends"
-            )
+            self._wait_for_end(pid)
         for tx in opened.all:
             if how == "commit":
                 tx.commit()
@@ -330,7 +330,7 @@ class ModelledRing:
 
     def relay(self, wanted: int | None) -> None:
         """Relay both; refused if the live messages do not fit."""
-        if subscribers_model.relay(self.stores, wanted or self.stores[0].size):
+        if model.relay(self.stores, wanted or self.stores[0].size):
             self.steps["resize" if wanted else "relay"] += 1
             self.ring.relay(wanted)
             for reader in self.all:
@@ -342,7 +342,7 @@ class ModelledRing:
                 raise AssertionError("a resize below the live messages was not refused")
 
     def complete_one(self, reader: ReaderModel, id_: int) -> None:
-        self.steps["complete"] += reader.complete(self.admin, id_)
+        self.steps["complete"] += reader.complete(id_)
 
     def end_sessions(self) -> None:
         """After the server was down: only prepared transactions are left."""
@@ -351,10 +351,9 @@ class ModelledRing:
                 tx.roll_back()
             opened.connection.close()
             self.open.remove(opened)
-        for connection in [*self.free, self.admin]:
+        for connection in self.free:
             connection.close()
         self.free.clear()
-        self.admin = self.ring.connect()
 
     def close_callers(self) -> None:
         """Close all sessions that have claims."""
@@ -362,10 +361,11 @@ class ModelledRing:
         for connection in self.free:
             connection.close()
         self.free.clear()
-        session_query = "SELECT FROM pg_stat_activity WHERE pid = ANY(%s)"
-        wait_until(
-            lambda: not self.admin.execute(session_query, [pids]).fetchall(), "callers leave"
-        )
+        self._wait_for_end(*pids)
+
+    def _wait_for_end(self, *pids: int) -> None:
+        of = "SELECT FROM pg_stat_activity WHERE pid = ANY(%s)"
+        wait_until(lambda: not self.ring.execute(of, list(pids)).fetchall(), "their backends end")
 
     def waiting(self) -> int:
         """The most parked numbers of any reader."""
@@ -374,16 +374,15 @@ class ModelledRing:
     def assert_equal(self) -> None:
         """Assert that the ring is in the model's state."""
         for reader in self.all:
-            for real, expected in zip(reader.real(self.admin), reader.state(), strict=True):
-                assert real == expected, (reader.name, real, expected)
+            reader.assert_equal()
 
     def read(self) -> None:
         """Set the models to the ring's state, when no transaction is open."""
         for reader in self.all:
-            reader.read(self.admin)
+            reader.read()
 
     def close(self) -> None:
-        for connection in [self.admin, *self.free, *(opened.connection for opened in self.open)]:
+        for connection in [*self.free, *(opened.connection for opened in self.open)]:
             connection.close()
         self.ring.close()
 
@@ -524,9 +523,10 @@ class ModelledRing:
         if event == "client":
             workers.any().kill()
         elif event == "terminate":
-            others = "SELECT pid FROM pg_stat_activity WHERE xact_start < now() AND pid <> %s"
-            for (pid,) in self.admin.execute(others, [self.admin.info.backend_pid]).fetchall()[:1]:
-                self.admin.execute("SELECT pg_terminate_backend(%s)", [pid])
+            self.ring.execute(
+                "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity"
+                " WHERE xact_start < now() AND pid <> pg_backend_pid() LIMIT 1)"
+            )
         elif event == "relay":
             self.ring.try_relay(self.chance)
         else:
@@ -535,10 +535,11 @@ class ModelledRing:
 
     def _wait_until_idle(self) -> None:
         """The backends of killed clients have ended."""
-        busy = "SELECT FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> %s"
-        busy += " AND datname = current_database() AND backend_type = 'client backend'"
-        own = [self.admin.info.backend_pid]
-        wait_until(lambda: not self.admin.execute(busy.encode(), own).fetchall(), "all is quiet")
+        busy = (
+            "SELECT FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+            " AND datname = current_database() AND backend_type = 'client backend'"
+        )
+        wait_until(lambda: not self.ring.execute(busy).fetchall(), "all is quiet")
 
     def _add_ledgers(self, reader: ReaderModel, pushes: Ledger, pops: Ledger) -> None:
         ledger = reader.ledger
