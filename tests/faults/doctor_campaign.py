@@ -18,10 +18,8 @@ from typing import Any, cast
 import psycopg
 
 import console.verbs  # noqa: F401  # they plan the doctor's repairs
-from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.number_proof import LostKind, Side
-from console.doctor.stopped_consumers import ConsumptionHistory
 from console.errors import ConsoleError
 from console.features.demo.embedded import EmbeddedServer
 from console.monitor.limits import DEFAULTS, Limits
@@ -35,7 +33,6 @@ from tests.faults.harness.modelled import (
     lost_numbers,
     unpoppable_numbers,
 )
-from tests.tools.repairs import carry_out, plan_repair
 
 NAMED_BY: dict[str, tuple[LostKind, ...]] = {
     "orphan": (LostKind.ORPHAN,),
@@ -184,13 +181,7 @@ class Case(ModelledRing):
 
     def diagnosis(self) -> Diagnosis:
         """The result of all checks, as of `dbq-console doctor NAME`."""
-        (found,) = diagnose(
-            self.ring.database,
-            [self.ring.queue],
-            thresholds_of=lambda _: _THRESHOLDS,
-            patience_seconds=_PATIENCE_SECONDS,
-            consumption=ConsumptionHistory(3600.0, waits=False),
-        )
+        found = self.ring.diagnosed(_THRESHOLDS, patience_seconds=_PATIENCE_SECONDS)
         assert not found.unseen, found.unseen
         return found
 
@@ -213,8 +204,7 @@ class Case(ModelledRing):
             self._causes(finding)
         for finding in before.findings:
             if finding.repair is not None and finding.repair.unattended:
-                assert plan_repair(finding.repair, self.ring.database).lines
-                carry_out(finding.repair, self.ring.database)
+                self.ring.repair(finding)
         for reader in self.all:
             self._repair_model(reader)
         self.assert_equal()
@@ -270,9 +260,8 @@ class Case(ModelledRing):
         after = self.diagnosis()
         for finding in after.findings:
             if finding.code.name in _BY_HAND:
-                assert finding.repair is not None
                 self.steps["relay by hand"] += 1
-                carry_out(finding.repair, self.ring.database)
+                self.ring.repair(finding)
                 assert model.relay(self.stores, self.stores[0].size)
                 self.assert_equal()
                 after = self.diagnosis()

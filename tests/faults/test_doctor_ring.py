@@ -142,30 +142,27 @@ def test_a_message_that_pops_leave_behind_is_found(
 ) -> None:
     """Its parked number waits for its turn among holes; without holes the next pop takes it."""
     ring = make(size=2000)
-    with ring.connect() as connection:
-        number = page_of_holes(ring)
-        ring.finds("hole")  # without pops it is just ready
+    number = page_of_holes(ring)
+    ring.finds("hole")  # without pops it is just ready
 
-        update = f"SET time = '{at}' WHERE message_id = {number}"
-        connection.execute(f'UPDATE "{ring.queue.name}" {update}')
-        while_waiting.append(lambda: ring.pop(on=connection))
-        found = ring.finds("parked_stranded", "hole")
-        evidence = found["parked_stranded"].evidence
-        assert old in found["parked_stranded"].summary
-        assert (evidence["count"], evidence["numbers"], evidence["ids"]) == (1, [number], [number])
-        assert (evidence["parked"], evidence["parked_holes"]) == (129, 128)
-        assert found["parked_stranded"].since is not None
-        connection.execute(f'UPDATE "{ring.queue.name}" SET time = now()')
+    ring.execute(f"UPDATE {{ring}} SET time = '{at}' WHERE message_id = {number}")
+    while_waiting.append(ring.pop)
+    found = ring.finds("parked_stranded", "hole")
+    evidence = found["parked_stranded"].evidence
+    assert old in found["parked_stranded"].summary
+    assert (evidence["count"], evidence["numbers"], evidence["ids"]) == (1, [number], [number])
+    assert (evidence["parked"], evidence["parked_holes"]) == (129, 128)
+    assert found["parked_stranded"].since is not None
+    ring.execute("UPDATE {ring} SET time = now()")
 
-        connection.execute("BEGIN")
-        while_waiting.append(lambda: ring.pop_many(1, on=connection))
+    with ring.undone() as caller:
+        while_waiting.append(lambda: ring.pop_many(1, on=caller))
         ring.finds("hole")  # the pop that runs now holds it
-        connection.execute("ROLLBACK")
 
-        ring.repair_until_clear(found["parked_stranded"])
-        taken = ring.pop(on=connection)
-        assert taken is not None
-        assert taken.id == number
+    ring.repair_until_clear(found["parked_stranded"])
+    taken = ring.pop()
+    assert taken is not None
+    assert taken.id == number
 
 
 def test_numbers_lost_by_a_killed_backend_are_found_and_repaired(
@@ -218,15 +215,11 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
     """A rolled back pop; a rolled back push, before and after a pop has drawn its number."""
     ring = make()
     left = ring.fill(20, popped=5)
-    with ring.connect() as caller:
-        caller.execute("BEGIN")
+    with ring.undone() as caller:
         assert ring.pop(on=caller)
         assert ring.push("never", on=caller) == 21
-        caller.execute("ROLLBACK")
-        # If an earlier test crashed the server, this is the only rollback since.
-        caller.execute("SELECT pg_stat_force_next_flush()")
     assert ring.push("message 21") == 22
-    assert ring.pop().payload == left[1]  # type: ignore[union-attr]
+    assert ring.popped() == left[1]
     found = ring.finds("orphan", "hole")
     assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
     assert found["hole"].evidence["not_drawn_yet"] == 1
@@ -239,7 +232,7 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
     assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
     assert found["hole"].evidence["parked"] == 1
     assert ring.repair_all() == ["park 1 orphan", "drop 1 parked hole"]
-    assert ring.pop().payload == left[0]  # type: ignore[union-attr]
+    assert ring.popped() == left[0]
     assert ring.findings() == {}
     assert ring.parked() == set()
 
@@ -247,16 +240,15 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
 def test_numbers_of_open_transactions_are_not_lost_and_their_sessions_are_named(make: Make) -> None:
     """Nor does a repair change them, not even one planned before the transaction started."""
     ring = make()
-    with ring.connect() as connection, ring.connect() as holder:
-        ring.fill(20, popped=5)
-        connection.execute("BEGIN")
-        assert ring.pop(on=connection)
-        connection.execute("ROLLBACK")
+    ring.fill(20, popped=5)
+    with ring.undone() as caller:
+        assert ring.pop(on=caller)
+    with ring.connect() as holder:
         (orphan,) = ring.findings().values()
         holder.execute("BEGIN")
         assert ring.pop(on=holder)
         assert ring.push("message 21", on=holder)
-        assert ring.push("message 22", on=connection)
+        assert ring.push("message 22")
         findings, unseen = ring.examine(patience_seconds=0.1)
         assert findings == []
         assert len(unseen) == 2
@@ -365,15 +357,13 @@ def test_many_or_old_holes_are_more_than_a_note(make: Make) -> None:
 
 def test_a_void_number_whose_pop_was_rolled_back_is_a_note(make: Make) -> None:
     ring = make()
-    with ring.connect() as connection:
-        ring.fill(5, popped=5)
-        ring.consume_numbers("push")
-        assert ring.repair_all() == ["make 1 hole void"]
-        connection.execute("BEGIN")
-        assert ring.pop(on=connection) is None
-        connection.execute("ROLLBACK")
-        found = ring.finds("stale_void")
-        assert numbers(found["stale_void"]) == [6]
-        assert ring.repair_all() == ["drop 1 void number"]
-        assert ring.findings() == {}
-        assert ring.parked() == set()
+    ring.fill(5, popped=5)
+    ring.consume_numbers("push")
+    assert ring.repair_all() == ["make 1 hole void"]
+    with ring.undone() as caller:
+        assert ring.pop(on=caller) is None
+    found = ring.finds("stale_void")
+    assert numbers(found["stale_void"]) == [6]
+    assert ring.repair_all() == ["drop 1 void number"]
+    assert ring.findings() == {}
+    assert ring.parked() == set()

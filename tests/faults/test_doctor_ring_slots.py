@@ -308,24 +308,22 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     )
     wanted = {f"ring.{name}" for name in (*names, "content_mismatches", "slot_map")}
     ring = make(size=20)
-    with ring.connect() as connection:
-        left = ring.fill(12, popped=4)
-        connection.execute(ring.sql("UPDATE {ring} SET reference_count = 0 WHERE slot = 6"))
-        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot = 19"))
-        connection.execute(ring.sql("SELECT nextval({push_name}), nextval({pop_name})"))
-        with labels_run() as labels, rows_checked(monkeypatch):
-            found = ring.findings()
-            assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
-            assert read_slot_map(ring.database, ring.queue).ranges
-            connection.execute("BEGIN")
-            assert ring.pop(on=connection)
+    left = ring.fill(12, popped=4)
+    ring.execute("UPDATE {ring} SET reference_count = 0 WHERE slot = 6")
+    ring.execute("DELETE FROM {ring} WHERE slot = 19")
+    ring.execute("SELECT nextval({push_name}), nextval({pop_name})")
+    with labels_run() as labels, rows_checked(monkeypatch):
+        found = ring.findings()
+        assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
+        assert read_slot_map(ring.database, ring.queue).ranges
+        with ring.undone() as caller:
+            assert ring.pop(on=caller)
             ring.examine(patience_seconds=0.01)
-            connection.execute("ROLLBACK")
-            RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
-            AddSlots(ring.queue, 1).run(ring.database)
-            ring.repair_until_clear(found["slot_mismatch"])
-            repair_wrong_content(make(content="apart", partitions=1))
-        assert wanted <= labels
+        RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
+        AddSlots(ring.queue, 1).run(ring.database)
+        ring.repair_until_clear(found["slot_mismatch"])
+        repair_wrong_content(make(content="apart", partitions=1))
+    assert wanted <= labels
     assert ring.texts() == left
 
 

@@ -121,28 +121,17 @@ def test_traffic_of_two_subscribers_raises_no_alarm(
         assert workers.ledger()
 
 
+@pytest.mark.parametrize("subscribers", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_random_faults_are_found_and_repaired(
-    own_server: EmbeddedServer, own_rings_url: str, long: bool
+    own_server: EmbeddedServer, own_rings_url: str, subscribers: bool, long: bool
 ) -> None:
-    """Every lost number is named by a finding, a healthy one by none."""
+    """Every lost number is named by a finding, a healthy one by none; of one to three subscribers,
+    with its subscriber."""
     total = Tally()
-    for seed in range(1, 201) if long else (2, 7):  # with both kinds of ring, crashes and traffic
-        total.add(campaign(own_server, own_rings_url, seed, most=60 if long else 30))
-    _assert_passed(total)
-
-
-@pytest.mark.long
-def test_random_faults_are_found_and_repaired_for_each_subscriber(
-    own_server: EmbeddedServer, own_rings_url: str, long: bool
-) -> None:
-    """With one, two and three subscribers: each finding names its subscriber."""
-    total = Tally()
-    for seed in range(2, 62 if long else 4):
-        total.add(campaign(own_server, own_rings_url, seed, 60 if long else 30, 1 + seed % 3))
-    _assert_passed(total)
-
-
-def _assert_passed(total: Tally) -> None:
+    most = 60 if long else 30
+    seeds = range(2, 62) if subscribers else range(1, 201)
+    for seed in seeds if long else (2, 7):  # with both kinds of ring, crashes and traffic
+        total.add(campaign(own_server, own_rings_url, seed, most, subscribers * (1 + seed % 3)))
     assert total.wrong == []
     assert total.counts["acknowledged"] > 0
     assert total.counts["orphan"] > 0

@@ -73,10 +73,8 @@ def test_a_hole_is_found_and_repaired_for_each_subscriber(make: Make) -> None:
     """One subscriber has reached and parked it, the other has not."""
     ring = make()
     texts = ring.fill(5)
-    with ring.connect() as caller:
-        caller.execute("BEGIN")
+    with ring.undone() as caller:
         assert ring.push("never", on=caller) == 6
-        caller.execute("ROLLBACK")
     assert ring.push("behind") == 7
     assert ring.of("a").texts() == [*texts, "behind"]
     found = findings_by_code(ring)

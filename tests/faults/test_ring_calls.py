@@ -101,12 +101,10 @@ def _pops_write_nothing(ring: Ring) -> None:
 
 def _transaction_number(ring: Ring, call: str) -> object:
     """PostgreSQL's number of the call's transaction, assigned at its first write or row lock."""
-    with ring.connect() as connection:
-        connection.execute("BEGIN")
-        connection.execute(ring.sql(f"SELECT {call}"))
-        row = connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone()
-        assert row is not None
-        return row[0]
+    with ring.undone() as caller:
+        caller.execute(ring.sql(f"SELECT {call}"))
+        ((number,),) = caller.execute("SELECT pg_current_xact_id_if_assigned()").fetchall()
+        return number
 
 
 def _counted_rows(ring: Ring) -> list[tuple[object, ...]]:
@@ -136,15 +134,13 @@ def ring(make: Make) -> Ring:
 
 def test_a_pop_that_rolls_back_leaves_nothing_in_hand(ring: Ring) -> None:
     """Its number is consumed; a relay returns the message with its old id."""
-    with ring.connect() as connection:
-        connection.execute("BEGIN")
-        assert _id(ring.pop(on=connection)) == 1
-        connection.execute("ROLLBACK")
-        assert _claims(ring, connection) == []
-        assert _id(ring.pop(on=connection)) == 2
-        ring.relay(5)
-        assert _claims(ring, connection) == [(2, "two", 1, True)], "a relay does not change it"
-        assert [message.id for message in ring.pop_many(9, on=connection)] == [1, 3]
+    with ring.undone() as caller:
+        assert _id(ring.pop(on=caller)) == 1
+    assert _claims(ring) == []
+    assert _id(ring.pop()) == 2
+    ring.relay(5)
+    assert _claims(ring) == [(2, "two", 1, True)], "a relay does not change it"
+    assert [message.id for message in ring.pop_many(9)] == [1, 3]
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -161,7 +157,7 @@ def test_complete_waits_for_an_open_release(ring: Ring, commits: bool) -> None:
             lambda: _complete(ring, consumer),
         )
         assert completes == (not commits)
-        assert _claims(ring, operator) == ([(1, "one", 1, False)] if commits else [])
+        assert _claims(ring) == ([(1, "one", 1, False)] if commits else [])
 
 
 def test_a_release_after_complete_finds_nothing(ring: Ring) -> None:
@@ -174,7 +170,7 @@ def test_a_release_after_complete_finds_nothing(ring: Ring) -> None:
             lambda: consumer.execute("COMMIT"), ring, operator, lambda: _release(ring, operator)
         )
         assert not releases
-        assert _claims(ring, operator) == []
+        assert _claims(ring) == []
 
 
 def test_pop_skips_ready_rows_locked_by_another_session(ring: Ring) -> None:
@@ -203,9 +199,9 @@ def _result_after(
     return result
 
 
-def _claims(ring: Ring, connection: psycopg.Connection) -> list[tuple[int, str, int, bool]]:
+def _claims(ring: Ring) -> list[tuple[int, str, int, bool]]:
     query = "SELECT id, payload, attempts, claimed_at IS NOT NULL FROM {in_hand} ORDER BY id"
-    return connection.execute(ring.sql(query)).fetchall()
+    return ring.execute(query).fetchall()
 
 
 def _release(ring: Ring, connection: psycopg.Connection) -> bool:

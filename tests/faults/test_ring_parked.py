@@ -211,26 +211,20 @@ def test_a_call_that_has_dropped_a_thousand_voids_returns_nothing(ring: Ring, ba
 def test_a_number_both_parked_and_void_is_removed(make: Make) -> None:
     """A pop parks it before the push that voids it has committed: both rows are removed later."""
     ring = make(size=2)
-    with ring.connect() as pusher, ring.connect() as popper:
-        assert ring.push_many(["one", "two"], on=popper) == [1, 2]
-        popper.execute("BEGIN")
-        assert ring.pop(on=popper)
-        popper.execute("ROLLBACK")  # "one" is an orphan now, in the slot of number 3
-        taken = ring.pop(on=popper)
-        assert taken is not None
-        assert taken.payload == "two"
-
+    assert ring.push_many(["one", "two"]) == [1, 2]
+    with ring.undone() as caller:
+        assert ring.pop(on=caller)  # "one" is an orphan then, in the slot of number 3
+    assert ring.popped() == "two"
+    with ring.connect() as pusher:
         pusher.execute("BEGIN")
         assert ring.push("four", on=pusher) == 4
-        assert ring.pop(on=popper) is None
+        assert ring.pop() is None
         assert ring.parked() == {(3, False), (4, False)}
         pusher.execute("COMMIT")
         assert ring.parked() == {(3, False), (4, False), (3, True)}
-        taken = ring.pop(on=popper)
-        assert taken is not None
-        assert taken.payload == "four"
+        assert ring.popped() == "four"
         assert ring.parked() == {(3, False), (3, True)}
-        assert ring.pop(on=popper) is None
+        assert ring.pop() is None
         assert ring.parked() == set()
 
         assert ring.park_orphans() == 1

@@ -28,6 +28,8 @@ from tests.servers.poolers import PROGRAM, pgbouncer, through
 from tests.tools.repairs import carry_out
 from tests.tui.test_faults import watching
 
+HASTY = Timeouts(lock_seconds=0.2)
+"""Each look at a locked table waits for so long."""
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'"
 
 
@@ -116,7 +118,7 @@ def table_locked(database: Database) -> dict[str, Finding]:
 def test_the_root_and_whom_it_stops_are_named_everywhere(locked: Locked) -> None:
     root, ddl = locked.names
     console = Console(locked.url)
-    with closing(open_database(locked.url)) as database:
+    with closing(open_database(locked.url, timeouts=HASTY)) as database:
         (seen,) = Sampler(database).sample().queues
         assert seen.problem.startswith(root)
         assert f"stops {ddl}" in seen.problem
@@ -139,7 +141,7 @@ def test_the_root_and_whom_it_stops_are_named_everywhere(locked: Locked) -> None
 
 
 def test_ending_the_root_frees_everybody(locked: Locked) -> None:
-    with closing(open_database(locked.url)) as database:
+    with closing(open_database(locked.url, timeouts=HASTY)) as database:
         repair = table_locked(database)["orders"].repair
         assert repair is not None
         carry_out(repair, database)
@@ -161,7 +163,7 @@ def test_no_examination_waits_for_the_same_lock_again(locked: Locked) -> None:
 
 async def test_the_dialog_of_the_finding_names_the_root_and_the_stopped(locked: Locked) -> None:
     root, ddl = locked.names
-    with closing(open_database(locked.url)) as database:
+    with closing(open_database(locked.url, timeouts=HASTY)) as database:
         async with watching(database) as console:
             store, clock = console.app.context.store, console.app.context.clock
             await console.press("d")
@@ -207,7 +209,7 @@ def test_an_adopted_queue_has_the_finding_too(database_url: str, preset: str, ta
         console.done("adopt", "jobs", "--design", "heap", "--map", "id=id", "--map", "payload=body")
     with (
         locking(database_url, [table], [f"SELECT count(*) FROM {table}"]) as locked,
-        closing(open_database(database_url)) as database,
+        closing(open_database(database_url, timeouts=HASTY)) as database,
     ):
         root, ddl = locked.names
         (found,) = table_locked(database).values()
@@ -228,7 +230,7 @@ def test_each_queue_that_one_root_stops_says_which_others(database_url: str) -> 
     behind = ["SELECT orders_push('x')", "SELECT orders_push('y')", "SELECT mails_push('x')"]
     with (
         locking(database_url, names, behind) as locked,
-        closing(open_database(database_url)) as database,
+        closing(open_database(database_url, timeouts=HASTY)) as database,
     ):
         root, *ddl = locked.names
         found = table_locked(database)

@@ -476,9 +476,7 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
                 "the holes are dropped",
             )
         assert holes.isdisjoint(number for number, _ in ring.parked())
-        taken = ring.pop()
-        assert taken is not None
-        assert taken.payload == "to come"
+        assert ring.popped() == "to come"
     assert any("holes_pile_up" in line for line in said)
 
 

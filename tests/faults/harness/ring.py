@@ -3,8 +3,8 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from select import select
@@ -98,6 +98,14 @@ class Ring(Examined):
             connection.execute(SQL("SET {}").format(SQL(setting)))
         return connection
 
+    @contextmanager
+    def undone(self) -> Iterator[psycopg.Connection]:
+        """A session's transaction that is rolled back, and counted by the server at once."""
+        with self.connect() as session:
+            with session.transaction(force_rollback=True):
+                yield session
+            session.execute("SELECT pg_stat_force_next_flush()")
+
     def sql(self, text: str) -> Composed:
         """`text` with {push}, {ring}, {parked}... replaced by the ring's quoted names."""
         schema, name = self.queue.schema, self.queue.name
@@ -158,6 +166,11 @@ class Ring(Examined):
         rows = self._call("pop", self._subscriber_argument, on)
         assert len(rows) <= 1
         return Popped(*rows[0]) if rows else None
+
+    def popped(self, on: On = None) -> str | None:
+        """The payload of one message."""
+        message = self.pop(on)
+        return message.payload if message else None
 
     def pop_many(self, n: int, on: On = None) -> list[Popped]:
         """At most n messages."""
