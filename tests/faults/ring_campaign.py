@@ -165,14 +165,11 @@ class _Campaign:
         if self.repair is None:
             self.relays += 1
             self.ring.relay()
-        drained = {name: self.ring.of(name).drain() for name in self.first}
         pushes = self._ledger(_PUSHES)
         counts = {}
-        for name, taken in drained.items():
+        for name in self.first:
             pops = self._ledger(_pops(name))
-            received = pops.popped + Counter([popped.payload for popped in taken])
-            if self.ring.queue.options["in_hand"] == "on":
-                received = pops.popped + self.ring.of(name).in_hand()
+            received = pops.popped + self.ring.of(name).left()
             counts[name] = self._counts(name, pushes, received, pushes.marked + pops.marked)
         self._assert_empty(Counter(text for text, _ in pushes.numbers))
         return counts

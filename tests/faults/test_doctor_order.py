@@ -18,7 +18,6 @@ from console.doctor.finding import Finding
 from console.errors import TooSlowError
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.scan_query import MessageSource
-from tests.contract.installs import catalogued
 from tests.contract.plans import Recorder
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
@@ -35,7 +34,7 @@ CHECKED = [STRICT, PENDING, LAX, RING, NAIVE]
 
 
 def order_findings(client: FaultyQueue) -> list[Finding]:
-    return client.found(order.CHECKS, catalogued(client.database, client.queue))
+    return client.found(order.CHECKS, client.known)
 
 
 def evidence_of(client: FaultyQueue, code: str) -> dict[str, Any]:

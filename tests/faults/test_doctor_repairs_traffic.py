@@ -20,7 +20,6 @@ from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from tests.cli.calls import Answer, Console
-from tests.contract.installs import catalogued
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
 from tests.faults.harness.doctor import codes_of, without_notes
@@ -72,8 +71,7 @@ def cases() -> list[ParameterSet]:
 
 def diagnose_now(client: FaultyQueue, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
     """A diagnosis of the queue as it is in the catalog now."""
-    queue = catalogued(client.database, client.queue)
-    return client.diagnosed(thresholds, queue, patience_seconds=0.5)
+    return client.diagnosed(thresholds, client.known, patience_seconds=0.5)
 
 
 def findings_of(diagnosis: Diagnosis, code: str, damage: Damage) -> list[Finding]:

@@ -6,7 +6,6 @@ from typing import Any, LiteralString
 
 import pytest
 
-from console import catalog
 from console.actions.forget import forget
 from console.catalog import INTERFACE_VERSION, Kind
 from console.designs import DESIGNS
@@ -20,7 +19,6 @@ from console.monitor.limits import Severity
 from console.plan import Control
 from console.rights import Rights
 from console.verbs.verb import Target
-from tests.contract.installs import catalogued
 from tests.contract.variants import ALL, DEFAULTS, Variant
 from tests.faults.harness.doctor import codes_of, evidence_of, finding_of
 from tests.faults.harness.queue import (
@@ -235,9 +233,8 @@ def test_what_several_findings_want_is_made_once(use: Use) -> None:
     index = index_of_pop(client)
     client.run("DROP INDEX {index}", index=index)
     client.run("DROP FUNCTION {pop}")
-    client.run("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
-    with client.database.transaction("look") as connection:
-        queue = catalog.find(connection, client.queue.name, client.queue.schema)
+    client.make_older()
+    queue = client.known
     diagnosis = client.diagnosed(queue=queue)
     assert {"code_older", "index_missing"} <= set(codes_of(diagnosis))
     target = Target(client.database, queue, Rights.ADMIN)
@@ -289,11 +286,11 @@ def test_an_older_version_is_a_note_and_a_newer_one_is_not_repaired(use: Use) ->
     newer = client.diagnosed(queue=replace(client.queue, version=INTERFACE_VERSION + 1))
     assert newer.verdict == "notes"
     assert finding_of(newer, "code_older").repair is None
-    client.run("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
-    older = client.diagnosed(queue=catalogued(client.database, client.queue))
+    client.make_older()
+    older = client.diagnosed(queue=client.known)
     assert older.healthy
     client.repair(finding_of(older, "code_older"))
-    assert client.diagnosed(queue=catalogued(client.database, client.queue)).verdict == "all clear"
+    assert client.diagnosed(queue=client.known).verdict == "all clear"
 
 
 def test_a_missing_table_can_only_be_restored(use: Use) -> None:

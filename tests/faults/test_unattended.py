@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from console import catalog
 from console.catalog import audit
 from console.catalog.audit import EntryFilter
 from console.doctor.finding import Diagnosis
@@ -64,9 +63,7 @@ class Acting(Repairer):
     def see(self, of: Examined, diagnosis: Diagnosis | None = None) -> Diagnosis:
         """Marked, with the queue as the catalog has it; a ring by the checks of rings alone."""
         found = diagnosis or (rings_own(of) if isinstance(of, Ring) else of.diagnosed())
-        with self.database.transaction("find the queue", read_only=True) as connection:
-            known = catalog.find(connection, of.queue.name, of.queue.schema)
-        return self.marked(replace(found, queue=known))
+        return self.marked(replace(found, queue=of.known))
 
     def made(self) -> list[str]:
         """What a step says of its attempts."""
@@ -550,8 +547,7 @@ def test_under_traffic_and_kills_nothing_alive_is_repaired(
         left = Counter[str]()
         for ring in rings:
             ring.relay()
-            drained = ring.drain()
-            left += ring.in_hand() if ring.queue.finishes else Counter(m.payload for m in drained)
+            left += ring.left()
         assert ledger.popped + left == Counter(ledger.acknowledged)
         for ring in rings[2:]:
             assert {one.verb for one in entries(ring)} <= {"repair"}

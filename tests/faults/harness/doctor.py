@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from console import catalog
 from console.catalog import Queue
 from console.doctor.context import CheckGroup, check_context
 from console.doctor.diagnose import diagnose
@@ -21,6 +22,12 @@ class Examined:
 
     database: Database
     queue: Queue
+
+    @property
+    def known(self) -> Queue:
+        """As the catalog has it now."""
+        with self.database.transaction("find the queue", read_only=True) as connection:
+            return catalog.find(connection, self.queue.name, self.queue.schema)
 
     def found(self, checks: CheckGroup, queue: Queue | None = None, **known: Any) -> list[Finding]:
         """By these checks alone, all of which could be made."""

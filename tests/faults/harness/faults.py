@@ -186,7 +186,7 @@ def changed_code(client: FaultyQueue) -> Iterator[Damage]:
 @fault("code_older", "upgrade", FIFO, SPLIT, CLAIM)
 def older_code(client: FaultyQueue) -> Iterator[Damage]:
     """As a console of an older version left it."""
-    client.run("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    client.make_older()
     with changed_code(client) as fault:
         yield fault
 

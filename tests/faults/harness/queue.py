@@ -146,6 +146,10 @@ class FaultyQueue(Examined, Client):
         with connect(self.url) as connection:
             connection.execute(text.encode())
 
+    def make_older(self) -> None:
+        """As a console of an older version left it."""
+        self.run("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", self.queue.name)
+
     def wait_for_dead_rows(self, count: int) -> None:
         """Wait until the server has counted the dead rows, which it does with a delay."""
 

@@ -15,7 +15,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from console import sql
 from console.actions.relay import Measure, Relaid, relay
-from console.catalog import Queue, find
+from console.catalog import Queue
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.doctor.ring import CHECKS
@@ -56,9 +56,7 @@ class Ring(Examined):
 
     def of(self, subscriber: str) -> "Ring":
         """The ring of one of its current subscribers, or the entire ring."""
-        with self.database.transaction("read the catalog") as connection:
-            now = find(connection, self.queue.name, self.queue.schema)
-        return replace(self, queue=now.of(subscriber) if subscriber else now)
+        return replace(self, queue=self.known.of(subscriber) if subscriber else self.known)
 
     @property
     def _subscriber_argument(self) -> list[str]:
@@ -261,6 +259,11 @@ class Ring(Examined):
             if not popped and self.is_drained():
                 return drained
             assert time.monotonic() < deadline, "the ring does not get empty"
+
+    def left(self) -> Counter[str]:
+        """Pop everything; the payloads of it, or of all that was not completed."""
+        drained = self.drain()
+        return self.in_hand() if self.queue.finishes else Counter(m.payload for m in drained)
 
     def relay_and_drain(self) -> list[Popped]:
         """All live messages; the ring must be empty afterwards."""
