@@ -10,6 +10,7 @@ import pytest
 
 from console.catalog.audit import EntryFilter, entries
 from console.doctor import ring as doctor
+from console.doctor.finding import Finding
 from console.doctor.slot_map import read_slot_map
 from console.doctor.watcher import Doctor
 from console.errors import BusyError, ConnectionFailedError, RefusedError
@@ -42,6 +43,13 @@ def lost_by_sequences(ring: Ring) -> tuple[list[int], list[int]]:
     return orphans, list(range(max(live) + 1, now.next_push))
 
 
+def check_lost(ring: Ring) -> dict[str, Finding]:
+    """Exactly they are found."""
+    found = ring.findings()
+    assert (numbers(found["orphan"]), numbers(found["hole"])) == lost_by_sequences(ring)
+    return found
+
+
 def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
     own_server: EmbeddedServer, make: Make
 ) -> None:
@@ -53,9 +61,8 @@ def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
     orphans, holes = lost_by_sequences(ring)
     assert orphans
     assert holes
-    found = ring.finds("orphan", "hole")
-    assert numbers(found["orphan"]) == orphans
-    assert numbers(found["hole"]) == holes
+    found = check_lost(ring)
+    assert list(found) == ["orphan", "hole"]
     for finding in found.values():
         assert set(finding.evidence["causes"]) == {"crash"}  # type: ignore[call-overload]
         assert "the server crashed" in finding.cause
@@ -176,11 +183,8 @@ def test_numbers_lost_by_a_killed_backend_are_found_and_repaired(
         assert ring.pop(on=victim)
         assert kill_session(ring.url, victim.info.backend_pid)
     wait_for_server(ring.url)
-    orphans, holes = lost_by_sequences(ring)
-    found = ring.findings()
-    assert numbers(found["orphan"]) == orphans
-    assert numbers(found["hole"]) == holes
-    assert 101 in orphans
+    found = check_lost(ring)
+    assert 101 in numbers(found["orphan"])
     assert "the server crashed" in found["orphan"].cause
     ring.repair_all()
     assert ring.texts() == left
@@ -201,10 +205,7 @@ def test_losses_of_a_failover_are_found_and_a_standby_is_not_checked(
         read_slot_map(ring.database, ring.queue)
     with ring.connect() as connection:
         connection.execute("SELECT pg_promote()")
-    orphans, holes = lost_by_sequences(ring)
-    promoted = ring.findings()
-    assert numbers(promoted["orphan"]) == orphans
-    assert numbers(promoted["hole"]) == holes
+    promoted = check_lost(ring)
     assert "the server is on timeline 2" in promoted["orphan"].cause
     ring.repair_all()
     assert ring.texts() == left

@@ -59,8 +59,13 @@ class RunningSampler:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """No thread is left, and no rate was negative."""
         self.sampler.stop(PATIENT)
         self._database.close()
+        assert not [one for one in threading.enumerate() if one.name.startswith("sampler")]
+        queues = [queue for reading in self.readings for queue in reading.queues]
+        rates = [rate for q in queues for rate in (q.push_per_second, q.pop_per_second) if rate]
+        assert min(rates, default=0.0) >= 0
 
     def next(self, seconds: float = PATIENT) -> Reading:
         """The next reading."""
@@ -87,6 +92,15 @@ class RunningSampler:
     def next_failure(self) -> Reading:
         """The next failed sample, which has to come in time."""
         return self.until(lambda reading: reading.error is not None, SOON)
+
+    def next_lost(self) -> Reading:
+        """The next failed sample: it has the error, and the old figures marked as such."""
+        failure, before = self.next_failure(), [r for r in self.readings if r.error is None][-1]
+        assert isinstance(failure.error, ConnectionFailedError)
+        assert (failure.queues, failure.taken_at) == (before.queues, before.taken_at)
+        assert failure.taken_at is not None
+        assert failure.retry_seconds is not None
+        return failure
 
 
 @pytest.fixture
@@ -137,30 +151,6 @@ def has_rates(reading: Reading) -> bool:
     )
 
 
-def check_failure(reading: Reading, before: Reading) -> None:
-    """The reading has the error, and the old figures marked as such."""
-    assert isinstance(reading.error, ConnectionFailedError)
-    assert reading.queues == before.queues
-    assert reading.taken_at == before.taken_at
-    assert reading.taken_at is not None
-    assert reading.retry_seconds is not None
-
-
-def check_rates(readings: list[Reading]) -> None:
-    rates = [
-        rate
-        for reading in readings
-        for queue in reading.queues
-        for rate in (queue.push_per_second, queue.pop_per_second)
-        if rate is not None
-    ]
-    assert all(rate >= 0 for rate in rates)
-
-
-def samplers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("sampler")]
-
-
 def test_no_rate_spans_a_crash_of_the_server(own_server: EmbeddedServer, url: str) -> None:
     """A crash skips numbers of a ring and resets the counters, which must not become rates."""
     push(url, 5)
@@ -169,8 +159,7 @@ def test_no_rate_spans_a_crash_of_the_server(own_server: EmbeddedServer, url: st
         gap = by_name(running.until(has_rates))["ring"].gap
         assert gap == 5
         own_server.kill()
-        failure = running.next_failure()
-        check_failure(failure, [r for r in running.readings if r.error is None][-1])
+        failure = running.next_lost()
         running.next_failure()  # and again, after a pause
         own_server.restart()
         back = running.until(lambda reading: reading.error is None and bool(reading.queues))
@@ -182,8 +171,6 @@ def test_no_rate_spans_a_crash_of_the_server(own_server: EmbeddedServer, url: st
         assert failure.taken_at is not None
         assert after.taken_at is not None
         assert after.taken_at > failure.taken_at
-    check_rates(running.readings)
-    assert samplers() == []
 
 
 @pytest.mark.parametrize("crash", [pytest.param(False, marks=pytest.mark.long), True])
@@ -214,8 +201,7 @@ def test_a_paused_server_is_an_error_until_it_resumes(own_server: EmbeddedServer
     with RunningSampler(url) as running:
         before = running.until(lambda reading: ready(reading, 3))
         own_server.pause()
-        failure = running.next_failure()
-        check_failure(failure, [r for r in running.readings if r.error is None][-1])
+        failure = running.next_lost()
         assert failure.error is not None
         assert "not answered" in failure.error.why
         assert before.queues
@@ -230,7 +216,6 @@ def test_a_paused_server_is_an_error_until_it_resumes(own_server: EmbeddedServer
         running.sampler.sample_now()
         check_it_stops_at_once(running)
         own_server.resume()
-    assert samplers() == []
 
 
 def check_it_stops_at_once(running: RunningSampler) -> None:
@@ -255,14 +240,12 @@ def test_the_sampler_reconnects_after_its_connection_was_cut(url: str) -> None:
     with Proxy(url) as proxy, RunningSampler(proxy.url) as running:
         running.until(lambda reading: ready(reading, 3))
         proxy.refuse()
-        failure = running.next_failure()
-        check_failure(failure, [r for r in running.readings if r.error is None][-1])
+        running.next_lost()
         proxy.let_in()
         assert ready(running.next_success(), 3)
         proxy.cut()  # between two samples this is not even noticed
         assert ready(running.next_success(), 3)
         assert proxy.connections <= 2
-    assert samplers() == []
 
 
 def test_a_prepared_transaction_is_shown_as_a_holder(own_server: EmbeddedServer, url: str) -> None:
