@@ -117,6 +117,7 @@ def kill_at(client: Client, verb: str, done: int, state: Path) -> None:
     while process.poll() is None and time.monotonic() < deadline:
         if sum(entry.done for entry in entries(client)) - already >= done // 4 + 1:
             break
+        time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
     settle(client)

@@ -62,5 +62,5 @@ def found(database: Database) -> list[Finding]:
 def fill(url: str, share: float) -> None:
     notify = "SELECT pg_notify('nobody', repeat('x', 7000) || n) FROM generate_series(1, 2) AS n"
     with connect(url) as connection:
-        while float(str(value(url, USAGE))) < share:
+        while (connection.execute(USAGE).fetchone() or (1.0,))[0] < share:
             connection.execute(notify)

@@ -133,7 +133,7 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(
     assert reading.promoted_at == reading.taken_at, "noticed while the console is open"
     assert sampler.sample().promoted_at == reading.taken_at
     _is_recorded(tmp_path, source, on_standby, reading)
-    for words in READING:
+    for words in more:
         answer = console(*words, "--json").json
         assert answer["standby"] is None, words
         assert "standby" not in console(*words).text, words

@@ -531,7 +531,7 @@ def test_under_traffic_and_kills_nothing_alive_is_repaired(
                 database = watched.enter_context(closing(open_database(url)))
                 acting = Acting(database, policy, again_seconds=1.0)
                 watched.enter_context(recording(acting, tmp_path / folder))
-            for fault in faults * (50 if long else 2):
+            for fault in faults * (50 if long else 1):
                 workers.wait_for_progress(4_000)
                 fault()
                 wait_for_server(url)
