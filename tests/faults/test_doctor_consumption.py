@@ -78,7 +78,7 @@ def clock_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopped_consumers, "_positions", shifted_positions)
 
 
-class Looks:
+class Examinations:
     """A doctor that looks at one queue, again and again."""
 
     def __init__(self, client: FaultyQueue, *, waits: bool = False, **seconds: float) -> None:
@@ -117,18 +117,18 @@ def test_two_samples_without_a_pop_between_them_prove_that_consumers_stopped(
     use: Use, variant: Variant
 ) -> None:
     client = use(variant, 5)
-    look = Looks(client)
-    codes, why = look()
+    examine = Examinations(client)
+    codes, why = examine()
     assert not codes
     assert "this is the first" in why
-    assert look() == STOPPED or variant is HEAP
+    assert examine() == STOPPED or variant is HEAP
     with client.database.transaction("pop") as connection:
         (message,) = pop.pop_many(connection, client.queue, 1)
         # The counters may lag by seconds, and without an order there is no other evidence.
         connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
     if client.queue.finishes:
         client.complete(message)
-    wait_until(lambda: look() == FINE, "the pop is seen")
+    wait_until(lambda: examine() == FINE, "the pop is seen")
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -145,12 +145,12 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
     client.run(f"UPDATE {{table}} SET {done} WHERE done_at IS NOT NULL")
     client.run(f"UPDATE {{table}} SET {push} WHERE done_at IS NULL")
     (queue,) = (one for one in in_use(client.database) if one.name == client.queue.name)
-    look = Looks(client)
+    examine = Examinations(client)
 
     examined: list[Diagnosis] = []
 
     def stopped() -> bool:
-        examined.append(client.diagnosis(AT_ONCE, queue, consumption=look.history))
+        examined.append(client.diagnosis(AT_ONCE, queue, consumption=examine.history))
         return "consumer_stopped" in codes_of(examined[-1])
 
     # The pop may be counted late, as between two samples.
@@ -167,9 +167,9 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
 @pytest.mark.usefixtures("clock_steps")
 def test_consumption_of_a_heap_or_a_growing_stack_is_unknown(use: Use) -> None:
     stack = use(STACK, 5)
-    of_heap, of_stack = Looks(use(HEAP, 5)), Looks(stack)
-    for look in (of_heap, of_stack):
-        look()
+    of_heap, of_stack = Examinations(use(HEAP, 5)), Examinations(stack)
+    for examine in (of_heap, of_stack):
+        examine()
     assert stack.push(stack.payload(9)) is not None
     assert "without an order no message is next" in of_heap()[1]
     assert "bottom" in of_stack()[1]
@@ -182,37 +182,37 @@ def test_a_session_that_holds_rows_counts_as_consuming(
 ) -> None:
     monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
     client = use(variant, 5)
-    look = Looks(client)
+    examine = Examinations(client)
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
         client.popped_by(other)
         for _ in range(3):
-            assert look() == FINE
+            assert examine() == FINE
 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_a_live_owners_claim_counts_as_consuming_and_an_unknown_owners_may(use: Use) -> None:
     client = use(CLAIM, 5)
-    look = Looks(client)
+    examine = Examinations(client)
     with closing(connect(client.url)) as other:
         client.popped_by(other)
         for _ in range(3):
-            assert look() == FINE
-    wait_until(lambda: "younger than" in look()[1], "its owner has left")
+            assert examine() == FINE
+    wait_until(lambda: "younger than" in examine()[1], "its owner has left")
 
 
 @pytest.mark.usefixtures("clock_steps")
 def test_queues_within_their_age_limit_or_popped_from_are_not_stopped(use: Use) -> None:
     client = use(FIFO, 5)
-    look = Looks(client)
+    examine = Examinations(client)
     patient = DEFAULTS.with_limits(age=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
         for _ in range(3):
-            assert look(thresholds) == FINE
+            assert examine(thresholds) == FINE
     # Nor is one whose pops a sampler has observed.
     rated = replace(client.snapshot(), push_per_second=1.0, pop_per_second=3.0)
-    look = Looks(client)
+    examine = Examinations(client)
     for _ in range(2):
-        assert look(snapshots=[rated]) == FINE
+        assert examine(snapshots=[rated]) == FINE
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -222,16 +222,16 @@ def test_messages_that_became_due_recently_are_not_late(use: Use) -> None:
         "UPDATE {table} SET pushed_at = pushed_at - interval '2 days', "
         "due_time = clock_timestamp() - interval '1 minute'"
     )
-    look = Looks(client)
+    examine = Examinations(client)
     wait = DEFAULTS.with_limits(age=Limits(1800.0, None))
     for _ in range(2):
-        assert look(wait) == FINE
+        assert examine(wait) == FINE
 
 
 def test_a_recent_pop_of_a_queue_that_keeps_rows_proves_consumption(use: Use) -> None:
     client = use(STATUS, 5)
     assert client.pop()
-    assert Looks(client)() == FINE, "something was popped a moment ago"
+    assert Examinations(client)() == FINE, "something was popped a moment ago"
 
 
 # ------------------------------------------------------------------------------- several queues
@@ -293,13 +293,13 @@ def test_waiting_checks_of_several_queues_run_concurrently(
 @pytest.mark.usefixtures("clock_steps")
 def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> None:
     client = ring_client(use)
-    look = Looks(client)
+    examine = Examinations(client)
     client.push_many(client.payloads(*range(5)))
-    assert look.stopped() == []
+    assert examine.stopped() == []
     assert len(pop_as(client, "billing")) == 5
     client.push_many(client.payloads(*range(5)))
     assert len(pop_as(client, "billing", 2)) == 2
-    (one,) = look.stopped()
+    (one,) = examine.stopped()
     assert (one.code.name, one.subscriber, one.subject) == (
         "subscriber_stopped",
         "search",
@@ -315,7 +315,7 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
     assert "10 messages" in " ".join(carry_out(one.repair, client.database))
     assert pop_as(client, "search") == []
     assert len(pop_as(client, "billing")) == 3
-    assert look.stopped() == []
+    assert examine.stopped() == []
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -324,16 +324,16 @@ def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_han
     """In an open transaction, or on a claim; another subscriber's work does not count."""
     client = ring_client(use, in_hand=in_hand)
     client.push_many(client.payloads(*range(8)))
-    look = Looks(client)
+    examine = Examinations(client)
     with client.database.transaction("work") as connection:
         pop.pop_many(connection, client.queue.of("search"), 1, "worker")
-        assert look.stopped() == []
-        (one,) = look.stopped()
+        assert examine.stopped() == []
+        (one,) = examine.stopped()
         assert one.subscriber == "billing"
         assert one.code.severity is Severity.WARNING, "nothing was pushed"
-    look = Looks(client)
-    assert look.stopped() == []
-    assert [one.subscriber for one in look.stopped()] == [
+    examine = Examinations(client)
+    assert examine.stopped() == []
+    assert [one.subscriber for one in examine.stopped()] == [
         *["billing"],
         *(["search"] if in_hand == "off" else []),
     ]
@@ -423,7 +423,7 @@ def pushes_are_counted(client: FaultyQueue) -> None:
 def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: Variant) -> None:
     """All was clear, and a pop rate was shown that never happened."""
     client = use(variant, 5)
-    look, window = Looks(client), RateWindow(variant.design.flow, 60.0)
+    examine, window = Examinations(client), RateWindow(variant.design.flow, 60.0)
     rates = []
 
     pushes_are_counted(client)
@@ -431,7 +431,7 @@ def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: 
     def found() -> Diagnosis:
         sampled = sample_of(client)
         rates.append(window.add(sampled.taken_at or 0.0, sampled.row, counts_rows=True))
-        return look.diagnosis()
+        return examine.diagnosis()
 
     with failing_consumer(client):
         diagnosis_ = found()
@@ -458,7 +458,7 @@ def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
     client = use(variant, 5)
     pushes_are_counted(client)
     with failing_consumer(client):
-        found = Looks(client, waits=True, idle_for_seconds=6.0).diagnosis()
+        found = Examinations(client, waits=True, idle_for_seconds=6.0).diagnosis()
     finding = finding_of(found, "head_stuck")
     assert finding.evidence["committed"] == 0
     assert finding.summary.startswith("the same message is first") == (variant is FIFO)
@@ -471,12 +471,12 @@ def test_one_examination_without_an_order_ends_once_a_pop_is_committed(
     client = use(variant, 5)
     client.push_many(client.payloads(*range(100, 300)))
     pushes_are_counted(client)
-    look = Looks(client)
+    examine = Examinations(client)
     with closing(connect(client.url)) as session:
-        look.diagnosis()
+        examine.diagnosis()
         client.popped_by(session)
         session.execute("SELECT pg_stat_force_next_flush()")
-        wait_until(lambda: not look.diagnosis().pending, "it is known to be fine")
+        wait_until(lambda: not examine.diagnosis().pending, "it is known to be fine")
 
 
 @pytest.mark.usefixtures("clock_steps")
@@ -484,10 +484,10 @@ def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use)
     client = use(FIFO, 5)
     client.push_many(client.payloads(*range(100, 300)))
     pushes_are_counted(client)
-    look = Looks(client)
+    examine = Examinations(client)
     with closing(connect(client.url)) as head, closing(connect(client.url)) as session:
         for _ in range(2):  # those before the second may be counted late
-            look.diagnosis()
+            examine.diagnosis()
         for _ in range(5):
             with head.transaction(force_rollback=True):
                 client.popped_by(head)
@@ -498,7 +498,7 @@ def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use)
         def seen() -> list[tuple[object, object]]:
             return [
                 (finding.evidence["rolled_back"], finding.evidence["committed"])
-                for finding in look.diagnosis().findings
+                for finding in examine.diagnosis().findings
                 if finding.code.name == "head_stuck"
             ]
 

@@ -47,12 +47,16 @@ class Damage:
     """The session that holds rows; in some designs others wait for it and are found too."""
 
 
+Cause = Callable[..., Iterator[Damage]]
+Causes = Callable[..., AbstractContextManager[Damage]]
+"""Causes it on a queue and keeps it until its repair has run."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault, its finding, and the verb that repairs it."""
 
-    cause: Callable[..., AbstractContextManager[Damage]]
-    """Causes it on a queue and keeps it until its repair has run."""
+    cause: Causes
     code: str
     verb: str
     variants: Sequence[Variant]
@@ -67,14 +71,10 @@ FAULTS: dict[str, Fault] = {}
 """By the name of what causes it."""
 
 
-def fault(
-    code: str, verb: str, *variants: Variant, **more: Any
-) -> Callable[[Callable[..., Iterator[Damage]]], Callable[..., AbstractContextManager[Damage]]]:
+def fault(code: str, verb: str, *variants: Variant, **more: Any) -> Callable[[Cause], Causes]:
     """Enter it into FAULTS, for these variants."""
 
-    def enter(
-        cause: Callable[..., Iterator[Damage]],
-    ) -> Callable[..., AbstractContextManager[Damage]]:
+    def enter(cause: Cause) -> Causes:
         causes = contextmanager(cause)
         FAULTS[cause.__name__] = Fault(causes, code, verb, variants, **more)
         return causes

@@ -3,6 +3,9 @@
 Every call is a generator that yields between statements. Run to its end it behaves as a single
 session; interleaved with others, as concurrent sessions. A statement sees committed data and its
 own transaction's changes, as with READ COMMITTED.
+
+With subscribers each has a ring of its own, and pushes go to all of them. They share the size and
+the push numbers, and a slot is free only if it is free for all. Those calls are not interleaved.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -398,10 +401,6 @@ def finish(steps: Steps[Result]) -> Result:
             next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-
-
-# With subscribers each has a ring of its own, and pushes go to all of them. They share the size and
-# the push numbers, and a slot is free only if it is free for all. Calls are not interleaved.
 
 
 def _gap(txs: Sequence[Transaction]) -> int:
