@@ -9,11 +9,11 @@ from console.plan import Plan
 from console.rights import Rights
 from console.verbs.verb import Target
 
-_IMPATIENT = replace(DEFAULTS, stuck_after_seconds=0.05)
+IMPATIENT = replace(DEFAULTS, stuck_after_seconds=0.05)
 
 
 def plan_repair(
-    repair: Repair | None, database: Database, thresholds: Thresholds = _IMPATIENT
+    repair: Repair | None, database: Database, thresholds: Thresholds = IMPATIENT
 ) -> Plan:
     """With all rights."""
     assert repair is not None
@@ -21,7 +21,7 @@ def plan_repair(
 
 
 def carry_out(
-    repair: Repair | None, database: Database, thresholds: Thresholds = _IMPATIENT
+    repair: Repair | None, database: Database, thresholds: Thresholds = IMPATIENT
 ) -> list[str]:
     """The lines of its result. ConsoleError."""
     return list(plan_repair(repair, database, thresholds).run_to_end().lines)

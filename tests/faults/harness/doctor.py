@@ -11,7 +11,7 @@ from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database
 from console.monitor.limits import DEFAULTS, Severity, Thresholds
 from tests.contract.messages import FILL
-from tests.tools.repairs import carry_out, plan_repair
+from tests.tools.repairs import IMPATIENT, carry_out, plan_repair
 
 _LINE = 125
 """A summary is one line of a screen: about 100 characters, and the names of a queue in it."""
@@ -65,13 +65,19 @@ class Examined:
         """The only finding of that code."""
         return finding_of(self.diagnosed(thresholds, **known), code)
 
-    def repair(self, finding: Finding, *, unattended: bool | None = None) -> list[str]:
+    def repair(
+        self,
+        finding: Finding,
+        *,
+        unattended: bool | None = None,
+        thresholds: Thresholds = IMPATIENT,
+    ) -> list[str]:
         """Run its repair; `unattended`: whether --fix has to run it."""
         assert finding.repair is not None
         assert finding.repair.summary
         assert unattended in {None, finding.repair.unattended}
         assert plan_repair(finding.repair, self.database).lines
-        return carry_out(finding.repair, self.database)
+        return carry_out(finding.repair, self.database, thresholds)
 
     def repaired(self, code: str, *, unattended: bool | None = None) -> Finding:
         """Repair the finding of that code, after which all is clear."""
