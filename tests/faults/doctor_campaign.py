@@ -2,7 +2,7 @@
 
 `python -m tests.faults.doctor_campaign --seeds N` prints a line per seed and the totals.
 
-Every call is also made on the model of the protocol (`harness.model`). So the lost numbers are known
+Every call is also made on the model of the protocol (`model`). So the lost numbers are known
 without the doctor, which has to name each of them and no other. Only how far a crash moved the
 sequences, and what client processes did, is read from the tables.
 """
