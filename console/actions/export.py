@@ -17,8 +17,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import TextIO
 
@@ -65,8 +66,14 @@ class ExportRequest:
 
     @property
     def page(self) -> int:
-        size = _PAGE if self.payload_bytes is None else _PAGE_BYTES // self.payload_bytes
-        return max(1, min(_PAGE, size, round(self.rate)))
+        """Messages of a page, at most."""
+        return max(1, min(_PAGE, round(self.rate)))
+
+    def fitting(self, messages: Sequence[Message]) -> int:
+        """How many of these, from the first on, may be in one page; one at the least."""
+        most = self.payload_bytes or 0
+        sizes = (most if (size := m.payload_bytes) is None else min(size, most) for m in messages)
+        return max(1, sum(total <= _PAGE_BYTES for total in accumulate(sizes)))
 
     def as_json(self, connection: str) -> dict[str, object]:
         """What must be the same for an export to be resumed."""
@@ -166,6 +173,10 @@ def _pages(
             full_error=True,
             moment=cutoff,
         )
+        if with_payload and request.page * (request.payload_bytes or 0) > _PAGE_BYTES:
+            sizes = Search(source, replace(query, payload_bytes=None), progress.after)
+            run_search(database, session, source, sizes)
+            query = replace(query, limit=request.fitting(sizes.messages))
         search = Search(source, query, progress.after)
         run_search(database, session, source, search)
         if search.next is None and not search.complete and not source.hidden:
