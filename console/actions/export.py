@@ -12,15 +12,16 @@ from __future__ import annotations
 import csv
 import fcntl
 import hashlib
-import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
+from typing import TextIO
 
 from console import sql
 from console.catalog import Queue, audit
@@ -46,8 +47,8 @@ RATE = 2_000.0
 PAYLOAD_BYTES = 1_000_000
 """Default bytes of each payload."""
 _PAGE = 500
-_PAGE_BYTES = 100_000_000
-"""All payloads of a page, at most."""
+_PAGE_BYTES = 30_000_000
+"""All payloads of a page, at most: a page is in memory twice, as the driver's text and as ours."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A spreadsheet may run a cell that starts with one of these."""
 
@@ -65,8 +66,14 @@ class ExportRequest:
 
     @property
     def page(self) -> int:
-        size = _PAGE if self.payload_bytes is None else _PAGE_BYTES // self.payload_bytes
-        return max(1, min(_PAGE, size, round(self.rate)))
+        """Messages of a page, at most."""
+        return max(1, min(_PAGE, round(self.rate)))
+
+    def fitting(self, messages: Sequence[Message]) -> int:
+        """How many of these, from the first on, may be in one page; one at the least."""
+        most = self.payload_bytes or 0
+        sizes = (most if (size := m.payload_bytes) is None else min(size, most) for m in messages)
+        return max(1, sum(total <= _PAGE_BYTES for total in accumulate(sizes)))
 
     def as_json(self, connection: str) -> dict[str, object]:
         """What must be the same for an export to be resumed."""
@@ -166,6 +173,10 @@ def _pages(
             full_error=True,
             moment=cutoff,
         )
+        if with_payload and request.page * (request.payload_bytes or 0) > _PAGE_BYTES:
+            sizes = Search(source, replace(query, payload_bytes=None), progress.after)
+            run_search(database, session, source, sizes)
+            query = replace(query, limit=request.fitting(sizes.messages))
         search = Search(source, query, progress.after)
         run_search(database, session, source, search)
         if search.next is None and not search.complete and not source.hidden:
@@ -301,19 +312,16 @@ class _Partial:
         self, messages: Sequence[Message], progress: ExportState, *, with_payload: bool
     ) -> None:
         """Write a page, then the progress."""
-        rows = [message.as_json(with_payload=with_payload) for message in messages]
-        if self.path.suffix == ".csv":
-            text = _csv(rows, head=progress.bytes == 0)
-        else:
-            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        rest = memoryview(text.encode())
-        after = progress.bytes + len(rest)
+        rows = (message.as_json(with_payload=with_payload) for message in messages)
         beside = self._state.with_name(f"{self._state.name}.new")
         with self._writing():
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            with open(self._descriptor, "a", encoding="utf-8", newline="", closefd=False) as data:
+                if self.path.suffix == ".csv":
+                    _write_csv(data, rows, head=progress.bytes == 0)
+                else:
+                    data.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             os.fsync(self._descriptor)
-            progress.bytes = after
+            progress.bytes = os.lseek(self._descriptor, 0, os.SEEK_CUR)
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 json.dump(asdict(progress), file)
@@ -346,7 +354,7 @@ def write_csv(name: str, rows: Sequence[dict[str, object]]) -> Path:
         path = path.absolute()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(_csv(rows, head=True))
+            _write_csv(file, rows, head=True)
     except OSError as error:
         raise ConsoleError(
             f"Could not write {path}.",
@@ -356,15 +364,14 @@ def write_csv(name: str, rows: Sequence[dict[str, object]]) -> Path:
     return path
 
 
-def _csv(rows: Sequence[dict[str, object]], *, head: bool) -> str:
+def _write_csv(file: TextIO, rows: Iterable[dict[str, object]], *, head: bool) -> None:
     """A cell that a spreadsheet would run as a formula gets an apostrophe in front."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    if head and rows:
-        writer.writerow(rows[0])
+    writer = csv.writer(file)
     for row in rows:
+        if head:
+            writer.writerow(row)
+            head = False
         writer.writerow(map(_cell, row.values()))
-    return out.getvalue()
 
 
 def _cell(value: object) -> object:

@@ -50,6 +50,21 @@ def interrupt_export(client: Client, export_request: ExportRequest, pages: int) 
         export(client.database, export_request, on_progress=on_page)
 
 
+def test_a_page_holds_as_many_messages_as_their_payloads_leave_room_for(
+    use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_PAGE_BYTES", 1_000)
+    client = use(default("fifo"))
+    client.push_many([text * "x" for text in (10, 10, 10, 10, 400, 400, 400, 900, 5_000, 10)])
+    counts: list[int] = []
+    some = replace(request(client, tmp_path / "all.jsonl", payload=True), payload_bytes=900)
+
+    export(client.database, some, on_progress=counts.append)
+
+    assert counts == [3, 6, 7, 8, 10]
+    assert [len(row["payload"]) for row in rows(some.path)][-3:] == [900, 900, 10]
+
+
 @pytest.mark.parametrize("variant", long_except(ONE_OF_EACH_FLOW, BEHAVIOURS), ids=str)
 def test_an_export_has_all_messages_as_they_were_when_it_began(
     client: Client, tmp_path: Path

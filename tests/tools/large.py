@@ -21,6 +21,7 @@ import psutil
 
 from console.actions import execute
 from console.actions.archive import Archive, Purge
+from console.actions.export import PAYLOAD_BYTES, ExportRequest, export
 from console.actions.install import install
 from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
@@ -30,6 +31,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import Database, Timeouts, open_database
 from console.features.demo.embedded import EmbeddedServer
+from console.monitor.filters import NOTHING
 from console.monitor.scan_query import MessageSource
 from console.plan import Plan
 from tests.cli.calls import COMMAND
@@ -137,14 +139,23 @@ class Compared:
 def compare(rows: int) -> Iterator[Compared]:
     with EmbeddedServer.start(settings=SETTINGS) as server:
         for verb, case in CASES.items():
-            of = design(case.design)
-            queue = installed_queue("public", "deep", of, of.complete_options({}, "postgresql"))
-            with (
-                fresh_database(server.url) as url,
-                closing(open_database(url, timeouts=PATIENT)) as database,
-            ):
-                install(database, queue)
+            with _installed(server.url, case.design) as (database, url, queue):
                 yield _compare(database, url, queue, verb, rows)
+        with _installed(server.url, "fifo") as (database, url, queue):
+            yield _compare_export(database, url, queue, rows)
+
+
+@contextmanager
+def _installed(server: str, name: str) -> Iterator[tuple[Database, str, Queue]]:
+    """A database with an empty queue of that design, and its URL."""
+    of = design(name)
+    queue = installed_queue("public", "deep", of, of.complete_options({}, "postgresql"))
+    with (
+        fresh_database(server) as url,
+        closing(open_database(url, timeouts=PATIENT)) as database,
+    ):
+        install(database, queue)
+        yield database, url, queue
 
 
 def _compare(database: Database, url: str, queue: Queue, verb: str, rows: int) -> Compared:
@@ -162,6 +173,26 @@ def _compare(database: Database, url: str, queue: Queue, verb: str, rows: int) -
     with _spending() as run:
         assert plans[0].run_to_end().done == rows
     return Compared(verb, rows, plain[0], planned[0], run[0])
+
+
+def _compare_export(database: Database, url: str, queue: Queue, rows: int) -> Compared:
+    """JSON Lines with payloads, at any rate, beside a COPY of the same as JSON into a file."""
+    statement = "COPY (SELECT row_to_json(m) FROM deep AS m ORDER BY m.id) TO STDOUT"
+    with connect(url) as connection, TemporaryDirectory() as folder:
+        fill(connection, queue, {"ready": rows}, PAYLOAD)
+        connection.execute("VACUUM ANALYZE")
+        with (
+            Path(folder, "plain").open("wb") as file,
+            connection.cursor() as cursor,
+            _spending() as plain,
+            cursor.copy(statement) as lines,
+        ):
+            file.writelines(lines)
+        path = Path(folder, "export.jsonl")
+        request = ExportRequest(queue, NOTHING, path, PAYLOAD_BYTES, rate=float(rows))
+        with _spending() as run:
+            assert export(database, request).progress.messages == rows
+    return Compared("export", rows, plain[0], Spent(0.0, 0.0, 0.0), run[0])
 
 
 def _refill(url: str, queue: Queue, case: Case, rows: int) -> None:

@@ -40,7 +40,7 @@ from console.features.presets import discovery
 from tests.cli.calls import COMMAND
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
-from tests.tools import large
+from tests.tools import large, memory
 from tests.tui import speed as screens
 from tests.tui.fleet import measure_fleet
 
@@ -384,6 +384,14 @@ def on_doctor(arguments: argparse.Namespace) -> Iterator[Measured]:
     yield Measured(f"`doctor` of {databases} x {queues} queues", seconds, "s", 60.0, cpu)
 
 
+def on_memory(arguments: argparse.Namespace) -> Iterator[Measured]:
+    """The most memory of each verb, on many messages and on large ones."""
+    for peak in memory.peaks(arguments.rows):
+        others = f"{number(peak.seconds)} s; exit status {peak.status}"
+        what = f"memory of {peak.call}, {peak.messages}"
+        yield Measured(what, peak.megabytes, "MB", 200.0, others=others)
+
+
 ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "start": start,
     "status": status,
@@ -399,6 +407,7 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "rollup": rolling,
     "large": on_many,
     "doctor": on_doctor,
+    "memory": on_memory,
 }
 
 
