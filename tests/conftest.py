@@ -13,7 +13,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -118,7 +118,8 @@ def _is_long(value: object) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long, tests marked `long` are deselected.
+    """Without --long, tests marked `long` are deselected; of the whole suite also those marked
+    `slow`, unless -m chooses.
 
     Spark's tests come first, then Microsoft's: processes steal tests from the end of another's
     queue, so these stay in one process, with one JVM and one .NET.
@@ -126,11 +127,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.path.name != SPARK, item.path.parent.name != MICROSOFT))
     if config.getoption("--long"):
         return
-    left_out = {item for item in items if item.get_closest_marker("long")}
+    without = ("long", "slow") if _is_whole_suite(config) else ("long",)
+    left_out = {item for item in items if any(map(item.get_closest_marker, without))}
     left_out |= _thinned_out([item for item in items if item not in left_out])
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _is_whole_suite(config: pytest.Config) -> bool:
+    """Whether no test was named, and none is chosen by its marker."""
+    source = getattr(config, "workerinput", {}).get(_SOURCE) or config.args_source.name
+    return source == config.ArgsSource.TESTPATHS.name and not config.getoption("markexpr")
+
+
+_SOURCE = "args_source"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A process of pytest-xdist is given all arguments."""
+    node.workerinput[_SOURCE] = node.config.args_source.name
 
 
 def _thinned_out(items: list[pytest.Item]) -> set[pytest.Item]:

@@ -29,6 +29,8 @@ from tests.cli.calls import Console, call
 from tests.contract.variants import CORE, on
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
+pytestmark = pytest.mark.slow
+
 ONE_EACH = ("--producers", "1", "--consumers", "1")
 SMALL = ("--producers", "2", "--consumers", "2", "--warmup", "0.2", "--rounds", "1")
 LEFT = (

@@ -29,6 +29,8 @@ from tests.contract import pgmq_library
 from tests.servers import connect, value
 from tests.servers.postgresql import CopiedServer
 
+pytestmark = pytest.mark.slow
+
 LIBRARIES = ("procrastinate", "pgqueuer")
 TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
 

@@ -24,6 +24,8 @@ from tests.cli.conftest import Install
 from tests.cli.verbs import PASSWORD, refused
 from tests.servers import PATIENCE_SECONDS, value, wait_until
 
+pytestmark = pytest.mark.slow
+
 Fill = Callable[..., str]
 
 TOTAL = 1300

@@ -20,6 +20,8 @@ from tests.cli.verbs import UNREACHABLE, assert_no_result, refused
 from tests.servers import connect, value
 from tests.tools.hostile import CANARY, TEXTS, control_characters, valid_texts
 
+pytestmark = pytest.mark.slow
+
 NAMES = {
     "terminal": "\x1b[2J\x9b1m\u202eq\nr' %s{x}:n\";--",
     "markup": "[red]x[/] | `y` **z** <b> # @late",

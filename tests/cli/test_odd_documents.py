@@ -16,6 +16,8 @@ from console.errors import UsageError
 from tests.cli.calls import Answer, Console
 from tests.servers import connect
 
+pytestmark = pytest.mark.slow
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-10, 10**20) | st.sampled_from(["", "apart", "text"]),
     lambda inner: (

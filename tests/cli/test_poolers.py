@@ -15,7 +15,10 @@ from tests.cli.verbs import refused
 from tests.servers import Server, connect, fresh_database, value, wait_until
 from tests.servers.poolers import PROGRAM, pgbouncer
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Debian's pgbouncer")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="needs Debian's pgbouncer"),
+]
 
 SIZE = 6
 """Server sessions of the pool; the console has at most three at once."""

@@ -16,6 +16,8 @@ from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import labels_run
 from tests.servers import connect, fresh_database
 
+pytestmark = pytest.mark.slow
+
 REFUSED_EXPRESSIONS = {
     "wipe()": "function wipe() does not exist",
     "public.wipe()": "a function that is VOLATILE (wipe): it may write",

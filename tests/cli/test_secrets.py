@@ -23,6 +23,8 @@ from sqlalchemy import URL, make_url
 from tests.cli.calls import call
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database
 
+pytestmark = pytest.mark.slow
+
 CORE = "Pl4ntedC0re"
 SECRET = f"a@/:%7B{{{CORE}}};'\" $x\u2603"
 """However the characters around it are escaped, the core stays."""

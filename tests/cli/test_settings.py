@@ -12,6 +12,8 @@ from sqlalchemy import make_url
 from tests.cli.calls import Answer, Console
 from tests.servers import Server, connect, fresh_database
 
+pytestmark = pytest.mark.slow
+
 HOSTILE: Mapping[str, str] = {
     "timezone": "America/New_York",
     "datestyle": "German, DMY",

@@ -18,6 +18,8 @@ from tests.cli.calls import Console
 from tests.contract import pgmq_library
 from tests.contract.adding.copied import OWN, ROOT, Copy
 
+pytestmark = pytest.mark.slow
+
 DESIGNS = "console/designs/__init__.py"
 QUERIES = "queries/postgresql"
 T_SQL = "queries/mssql"

@@ -17,6 +17,8 @@ from tests.cli.calls import Console
 from tests.contract.test_upgrade_postgresql import catalog_of
 from tests.servers import Server, connect, fresh_database
 
+pytestmark = pytest.mark.slow
+
 DUMPS = Path(__file__).parent / "catalogs"
 QUEUES = ("held", "mail")
 

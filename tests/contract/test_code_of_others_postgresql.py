@@ -16,6 +16,8 @@ from tests.cli.calls import Answer, Console
 from tests.contract.planted_names import REPORTING
 from tests.servers import connect, fresh_database, login, statements_sent
 
+pytestmark = pytest.mark.slow
+
 QUIET = """
 CREATE FUNCTION public.quiet(bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS
     $$ BEGIN PERFORM public.ran('index'); RETURN $1; END $$;

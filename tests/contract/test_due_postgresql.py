@@ -20,6 +20,8 @@ from tests.contract.stand_in import RIVER, SOLID_QUEUE, StandIn
 from tests.contract.variants import default
 from tests.servers import connect
 
+pytestmark = pytest.mark.slow
+
 JUST_NOW = "now() - interval '3 s'"
 
 

@@ -28,6 +28,8 @@ from tests.contract.variants import Variant
 from tests.servers import wait_until
 from tests.servers.receivers import Receiver, receiving
 
+pytestmark = pytest.mark.slow
+
 INTERVALS = Intervals(renew=0.2, poll=0.02, first_back_off=0.1, longest_back_off=0.2)
 """With the real lease, which is not lost on a slow machine."""
 HOUR = 3600.0

@@ -18,6 +18,8 @@ from tests.contract.test_odd_values_postgresql import (
 )
 from tests.servers import Server, connect, fresh_database
 
+pytestmark = pytest.mark.slow
+
 MORE_TYPES = """
 CREATE DOMAIN small AS smallint CHECK (VALUE < 100);
 """

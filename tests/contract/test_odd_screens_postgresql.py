@@ -16,6 +16,8 @@ from tests.servers import connect
 from tests.tui import tour
 from tests.tui.opened import Running
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["console"]
 WRONG = ("Could not", "Traceback", "unexpected", "cannot be sampled")
 

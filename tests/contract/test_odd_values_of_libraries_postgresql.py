@@ -15,6 +15,8 @@ from tests.contract.libraries import Tables, adopt
 from tests.contract.library_table import BY_NAME, CYCLE, LIBRARY_TABLE, Library
 from tests.tui import tour
 
+pytestmark = pytest.mark.slow
+
 TURNS, LONG_TURNS = (1,), range(4)
 """How often all columns have odd values at once, each time of other combinations in a row."""
 ON_SCREENS = [BY_NAME[name] for name in ("river", "oban", "symfony", "graphile-worker")]

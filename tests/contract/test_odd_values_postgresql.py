@@ -10,6 +10,8 @@ import pytest
 from tests.cli.calls import Answer, Console
 from tests.servers import Server, connect, fresh_database
 
+pytestmark = pytest.mark.slow
+
 TIMES = ("infinity", "-infinity", "57868-03-22 16:00:00", "0044-03-15 12:00:00 BC", "10000-01-01")
 ENDS = ("294276-12-31 23:59:59.999999", "4713-01-01 00:00:00 BC")
 DATES = ("infinity", "-infinity", "5874897-12-31", "4713-01-01 BC", "0044-03-15 BC")

@@ -25,6 +25,8 @@ from tests.contract.variants import Variant, default
 from tests.servers import connect
 from tests.tui import tour
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def planted(module_server: EmbeddedServer, report: Path) -> Iterator[Database]:

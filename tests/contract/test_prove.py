@@ -38,6 +38,8 @@ from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 from tests.servers import PATIENCE_SECONDS, value, wait_until
 
+pytestmark = pytest.mark.slow
+
 SHORT_SPECS = ("ring:in_hand=on:content=apart", "fifo:order=strict", "split")
 """Each claim applies to one of these."""
 ALL_SPECS = [

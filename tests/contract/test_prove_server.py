@@ -36,6 +36,8 @@ from console.monitor.activity import Activity
 from tests.servers import value
 from tests.servers.versions import single
 
+pytestmark = pytest.mark.slow
+
 HERE = [question for question in QUESTIONS if "postgresql" in question.engines]
 DATABASES = "SELECT count(*) FROM pg_database WHERE datname LIKE 'dbq\\_prove\\_%'"
 MEMBERS = "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'dbq\\_prove\\_%'"

@@ -14,6 +14,8 @@ from console.engines import open_database
 from tests.cli.calls import Console
 from tests.servers import Server, connect
 
+pytestmark = pytest.mark.slow
+
 BAD = rb"E'\xff\xfe caf\xc3\xa9'"
 
 

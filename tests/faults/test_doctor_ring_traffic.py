@@ -16,6 +16,8 @@ from tests.faults.doctor_campaign import Tally, campaign
 from tests.faults.harness.clients import CONSUMER, PRODUCER, clients
 from tests.faults.harness.ring import Make, Ring, make_ring, wait_for_server
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def repeated(*works: Callable[[int], None]) -> Iterator[Counter[str]]:

@@ -14,6 +14,8 @@ from tests.faults.harness.ring import Make, Popped, Ring
 from tests.servers import wait_until
 from tests.tools.repairs import carry_out
 
+pytestmark = pytest.mark.slow
+
 Found = dict[tuple[str, str], Finding]
 
 

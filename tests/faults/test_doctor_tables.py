@@ -35,7 +35,7 @@ from tests.faults.harness.queue import (
 )
 from tests.servers import READ_CATALOG, connect, login, wait_until
 
-pytestmark = pytest.mark.thinned(3)
+pytestmark = [pytest.mark.slow, pytest.mark.thinned(3)]
 
 # -------------------------------------------------------------------------------------- indexes
 

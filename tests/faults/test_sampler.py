@@ -36,6 +36,8 @@ from tests.servers.proxy import Proxy
 from tests.tools.queues import install_queue
 from tests.tools.repairs import carry_out
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 2.0
 """The longest time of a sample."""
 TIMEOUTS = Timeouts(connect_seconds=2, statement_seconds=LIMIT, lock_seconds=0.2)

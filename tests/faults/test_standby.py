@@ -15,6 +15,8 @@ from tests.cli.calls import Console, call
 from tests.servers import TIMEOUTS, statements_sent, wait_until
 from tests.servers.versions import LONG_VERSIONS, Pair, streaming
 
+pytestmark = pytest.mark.slow
+
 Verbs = Sequence[tuple[str, ...]]
 READING: Verbs = (
     ("status",),

@@ -28,6 +28,8 @@ from tests.servers.poolers import PROGRAM, pgbouncer, through
 from tests.tools.repairs import carry_out
 from tests.tui.test_faults import watching
 
+pytestmark = pytest.mark.slow
+
 HASTY = Timeouts(lock_seconds=0.2)
 """Each look at a locked table waits for so long."""
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'"

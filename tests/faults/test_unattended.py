@@ -38,6 +38,8 @@ from tests.faults.harness.ring import Make, Ring, make_ring, wait_for_server
 from tests.servers import connect, fresh_database, value, wait_until
 from tests.servers.poolers import PROGRAM, pgbouncer
 
+pytestmark = pytest.mark.slow
+
 ALL = Policy("always", "always", "bound")
 
 

@@ -39,6 +39,8 @@ from tests.pipeline.archive_tools import (
 from tests.servers import wait_until
 from tests.tools.local_tasks import LocalTasks
 
+pytestmark = pytest.mark.slow
+
 
 def restore_popped(client: Client, *words: str) -> int:
     return act(client, lambda source: Restore(source, popped=True), *words)

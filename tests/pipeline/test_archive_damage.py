@@ -49,6 +49,8 @@ from tests.pipeline.test_lake import Failing
 from tests.servers import login
 from tests.tools.local_tasks import LocalTasks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("change", "why"),

@@ -35,6 +35,8 @@ from tests.servers import READ_CATALOG, connect, login
 from tests.tools.local_tasks import LocalTasks
 from tests.tools.statements import library_queues
 
+pytestmark = pytest.mark.slow
+
 RIVER = BY_NAME["river"]
 PRUNED = [of for of in FINISHED if of.finished.pruned]
 

@@ -27,6 +27,8 @@ from tests.pipeline.recorded import put_days, sample, write
 from tests.pipeline.weekly import BEGIN
 from tests.tools.local_tasks import LocalTasks
 
+pytestmark = pytest.mark.slow
+
 HOURS = forecast_files.HOURS
 
 

@@ -44,6 +44,8 @@ from tests.servers import READ_CATALOG, login
 from tests.servers.cluster import s3_environment
 from tests.tools.local_tasks import LocalTasks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:

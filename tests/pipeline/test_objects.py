@@ -40,6 +40,8 @@ from tests.servers import wait_until
 from tests.servers.cluster import BUCKET, SECRET, object_store
 from tests.servers.proxy import Fate, Proxy
 
+pytestmark = pytest.mark.slow
+
 KILLS = 12
 PHASES = ("commit", "export", "delete", "verify", "reserve")
 

@@ -17,6 +17,8 @@ from tests.pipeline.driver import ROLLUP_PHASES
 from tests.pipeline.recorded import all_rows, sample, write
 from tests.pipeline.test_rollups import roll_up
 
+pytestmark = pytest.mark.slow
+
 PHASES = ("commit", "tables", "forecast", "clean", "begin")
 LONG_KILLS = 20
 """All on Spark, and the last run; in the short tier one of each phase, the first on Spark."""

@@ -32,6 +32,8 @@ from tests.servers import value
 from tests.tui.feeds import FakeClock
 from tests.tui.opened import Opened, alone, conn
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"designs": "ring", "producers": "2", "consumers": "2", "seconds": "1", "warmup": "0"}
 LEFTOVERS = (
     rf"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'",

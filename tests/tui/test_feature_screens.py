@@ -11,6 +11,8 @@ from console.features.lake.screens.runs import RunsScreen
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, alone, conn, opened
 
+pytestmark = pytest.mark.slow
+
 KEY = ("prod", "public", "mail")
 
 

@@ -20,6 +20,8 @@ from tests.tui.feeds import queue
 from tests.tui.fleet import NAME, Fleet, fleet_on
 from tests.tui.opened import Opened, opened, threads_ended
 
+pytestmark = pytest.mark.slow
+
 NOBODY = "postgresql+psycopg://u@127.0.0.1:1/d"
 
 

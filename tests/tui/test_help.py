@@ -14,6 +14,8 @@ from console.tui.dialogs.dialog import CommandDialog
 from console.tui.screens.help import HelpScreen, keys_of
 from tests.tui.opened import alone, conn, opened
 
+pytestmark = pytest.mark.slow
+
 KEY = ("prod", "public", "mail")
 
 

@@ -17,6 +17,8 @@ from tests.tui.acting import make
 from tests.tui.feeds import broken, queue
 from tests.tui.opened import Opened, opened
 
+pytestmark = pytest.mark.slow
+
 NAMES = [text for text in TEXTS if text.strip()]
 WORST = "\x1b[2J\x9b31m\u202eq\u2028[red]r\ns: all clear"
 

@@ -38,6 +38,8 @@ from tests.tui.test_tabs import ALIVE, BOUND, DEPARTED, GONE, NIGHT, PUSHER, SEE
 from tests.tui.test_waits import FULL
 from tests.tui.tour import HERE, SCREENS
 
+pytestmark = pytest.mark.slow
+
 RESULTS: dict[type[QueueTab], Any] = {
     ErrorsTab: groups(*(replace(one, key=f"{RULES}-{one.key * 16}") for one in (MANY, SOME, FEW))),
     StuckTab: QueueHolders(Claims((GONE, BOUND, ALIVE), more=False), None),

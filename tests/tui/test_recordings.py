@@ -35,6 +35,8 @@ from tests.tui.opened import alone, conn
 from tests.tui.test_lists import exported
 from tests.tui.test_terminal import install_queue, on_terminal
 
+pytestmark = pytest.mark.slow
+
 READING = Reading("prod", (queue("mail", ready=3),), next_seconds=1.0)
 
 

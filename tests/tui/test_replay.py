@@ -36,6 +36,8 @@ from tests.tui.feeds import BEGIN, BEHIND, RecordedConnection, queue
 from tests.tui.opened import Running, threads_ended
 from tests.tui.test_terminal import on_terminal, quit_at_once
 
+pytestmark = pytest.mark.slow
+
 PRAGUE = ZoneInfo("Europe/Prague")
 MAIL = ("prod", "public", "mail")
 

@@ -9,6 +9,8 @@ from console.engines import open_database
 from tests.servers.versions import LONG_VERSIONS, streaming
 from tests.tui.test_faults import FEW, KINDS, queues_on, watching
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("version", LONG_VERSIONS)
 async def test_each_screen_says_what_its_server_is_until_it_is_promoted(

@@ -31,6 +31,8 @@ from tests.servers import PATIENCE_SECONDS, connect, fresh_database, value, wait
 from tests.tools import queues
 from tests.tui.acting import make, states
 
+pytestmark = pytest.mark.slow
+
 _RUN = "import sys; from console import engines, tui; tui.run([engines.open_database(sys.argv[1])])"
 
 

@@ -23,6 +23,8 @@ from tests.tui.feeds import queue
 from tests.tui.one_tab import KEY, one_tab
 from tests.tui.opened import alone, conn
 
+pytestmark = pytest.mark.slow
+
 _NOW = BEGIN + timedelta(hours=3)
 
 

@@ -39,6 +39,8 @@ from console.figures import AGE, POP, READY
 from console.views.view import Display
 from tests.tools.incidents import BEGIN, KINDS, QUEUE, incident, quiet
 
+pytestmark = pytest.mark.slow
+
 _INCIDENTS = [(list(KINDS)[number % len(KINDS)], number) for number in range(30)]
 
 
