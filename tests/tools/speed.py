@@ -33,14 +33,14 @@ from sqlalchemy import make_url
 
 from console.actions.install import install
 from console.catalog import installed_queue
-from console.designs import design
+from console.designs import DESIGNS, design
 from console.engines import Timeouts, open_database
 from console.features.demo.embedded import EmbeddedServer
 from console.features.presets import discovery
 from tests.cli.calls import COMMAND
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
-from tests.tools import large, memory
+from tests.tools import hour, large, memory
 from tests.tui import speed as screens
 from tests.tui.fleet import measure_fleet
 
@@ -392,6 +392,29 @@ def on_memory(arguments: argparse.Namespace) -> Iterator[Measured]:
         yield Measured(what, peak.megabytes, "MB", 200.0, others=others)
 
 
+def on_hour(arguments: argparse.Namespace) -> Iterator[Measured]:
+    """An hour of traffic, or `--seconds`, on each design."""
+    for of in hour.hours(arguments.design or list(DESIGNS), arguments.seconds):
+        (began, ended), (size, grown) = of.rates, of.table_bytes
+        what = f"{of.design}, {arguments.seconds:,.0f} s of traffic:"
+        others = f"{began:,.0f} and {ended:,.0f} messages/s"
+        yield Measured(
+            f"{what} rate at the end / at the beginning",
+            ended / began,
+            "",
+            0.95,
+            at_least=True,
+            others=others,
+        )
+        others = f"{size / 1e6:.1f} and {grown / 1e6:.1f} MB"
+        yield Measured(f"{what} its tables, the same", grown / size, "", others=others)
+        for program, (then, now) in of.memory.items():
+            others = f"{then:.1f} and {now:.1f} MB"
+            yield Measured(
+                f"{what} memory of {program}, the same", now / then, "", 1.05, others=others
+            )
+
+
 ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "start": start,
     "status": status,
@@ -408,6 +431,7 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "large": on_many,
     "doctor": on_doctor,
     "memory": on_memory,
+    "hour": on_hour,
 }
 
 
@@ -446,7 +470,7 @@ def main() -> None:
     parser.add_argument("--fleet", type=int, nargs=2, default=(60, 20), metavar=("HOSTS", "QUEUES"))
     parser.add_argument("--runs", type=int, default=1, help="of each row: medians and range")
     parser.add_argument("--rows", type=int, default=10_000_000, help="at most so many messages")
-    parser.add_argument("--design", action="append", default=[], help="for `sample`; else all")
+    parser.add_argument("--design", action="append", default=[], help="for sample, hour; else all")
     parser.add_argument("--pg-activity", metavar="PROGRAM")
     parser.add_argument("--write", action="store_true", help=f"into {README.name} of the bench")
     arguments = parser.parse_args()
