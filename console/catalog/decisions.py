@@ -195,6 +195,11 @@ def read(connection: Connection) -> list[Decision]:
     return sql.rows(connection, Decision, "catalog.decisions")
 
 
+def pauses(connection: Connection) -> set[tuple[str, str]]:
+    """Schema and name of the paused queues."""
+    return {(one.schema, one.queue) for one in active(connection) if one.kind == "pause"}
+
+
 def find(connection: Connection, kind: str, schema: str, queue: str) -> Decision | None:
     """The decision of that kind about the queue itself."""
     key = (kind, schema, queue)
