@@ -274,8 +274,10 @@ def _is_kept(connection: Connection, queue: Queue) -> bool:
 
 
 def _kept(connection: Connection, queue: Queue) -> list[_Kept]:
-    paused = lookups.once("pauses", lambda: decisions.pauses(connection))
-    if (queue.schema, queue.name) not in paused or not decisions.has_decisions(connection):
+    paused: set[tuple[str, str]] | None = lookups.known("pauses")
+    if paused is not None and (queue.schema, queue.name) not in paused:
+        return []
+    if not decisions.has_decisions(connection):
         return []
     return sql.rows(
         connection, _Kept, "pause.stored_definitions", schema=queue.schema, queue=queue.name

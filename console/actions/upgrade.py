@@ -191,6 +191,8 @@ def differences_in(connection: Connection, queue: Queue) -> list[Difference]:
     catalog = lookups.once("catalog", lambda: _catalog(connection))
     if any(difference.name.startswith("dbq.pause") for difference in catalog):
         return catalog  # whether the queue is paused, and with what code, is not known yet
+    if not catalog:
+        lookups.prepare("pauses", lambda: decisions.pauses(connection))
     wanted = shipped.columns(product_of(connection), queue)
     differences = [*_columns(connection, queue.schema, wanted), *_sequences(connection, queue)]
     differences += _code(connection, queue)

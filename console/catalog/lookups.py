@@ -96,6 +96,18 @@ def once(what: Hashable, read: Callable[[], Value]) -> Value:
     return read() if shared is None else shared.once(what, read)
 
 
+def prepare(what: Hashable, read: Callable[[], object]) -> None:
+    """Look it up, for `known`, if it is for several queues."""
+    if (shared := _TOGETHER.get()) is not None:
+        shared.once(what, read)
+
+
+def known(what: Hashable) -> Any:
+    """What was prepared; None: nothing was."""
+    shared = _TOGETHER.get()
+    return None if shared is None else shared.once(what, lambda: None)
+
+
 def by_name(
     connection: Connection,
     what: Hashable,
