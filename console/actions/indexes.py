@@ -4,7 +4,7 @@ those that they have, and the statements that create a missing one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from console import sql
 from console.actions import shipped
 from console.actions.maintenance import MaintainStep
 from console.actions.shipped import unquoted
-from console.catalog import Kind, Queue, relations
+from console.catalog import Kind, Queue, lookups, relations
 from console.engines import Database, Product, product_of
 
 if TYPE_CHECKING:
@@ -121,6 +121,19 @@ def _keys(text: str) -> Iterator[ShippedIndex]:
                 yield ShippedIndex(name, columns, "", is_key=True, statement="", is_primary=primary)
 
 
+def installed(connection: Connection, queue: Queue, tables: Sequence[str]) -> Sequence[Index]:
+    statement = sql.statement(connection.dialect.name, f"{queue.design.name}.indexes")
+
+    def read(on: Connection, names: Sequence[str]) -> list[Index]:
+        wanted = product_of(on).array(names)
+        return sql.rows(on, Index, statement, schema=queue.schema, tables=wanted)
+
+    schema = queue.schema
+    return lookups.by_name(
+        connection, statement.label, schema, tables, read, lambda index: index.table_name
+    )
+
+
 def missing(connection: Connection, queue: Queue) -> list[ShippedIndex]:
     """Of its tables that exist. The indexes of an adopted table are its owner's; Service Broker has
     its own."""
@@ -128,8 +141,7 @@ def missing(connection: Connection, queue: Queue) -> list[ShippedIndex]:
     if queue.kind is not Kind.INSTALLED or not (wanted := shipped_indexes(product, queue)):
         return []
     tables = sorted({shipped_index.table for shipped_index in wanted})
-    values = {"schema": queue.schema, "tables": product.array(tables)}
-    indexes = sql.rows(connection, Index, f"{queue.design.name}.indexes", **values)
+    indexes = installed(connection, queue, tables)
     there = {row.name for row in relations.named(connection, queue.schema, tables)}
     return [
         shipped_index

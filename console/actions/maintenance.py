@@ -8,16 +8,20 @@ queue that is rebuilt offline, is named in the plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from console import sql
-from console.catalog import Kind, Queue, object_names
-from console.engines import Database
+from console.catalog import Kind, Queue, lookups, object_names
+from console.engines import Database, product_of
 from console.engines.product import Cleaner
 from console.formats import duration, numbered
 from console.monitor.waits import HorizonRow
 from console.plan import warning
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _PAGE = 8192
 _PAGE_HEADS = 40
@@ -190,20 +194,44 @@ def size_text(pages: int) -> str:
 
 def measure(database: Database, queue: Queue) -> Measures:
     """By the engine's counters: reads no table of the queue."""
-    product = database.product
-    scope = queue.scope(product)
-    names = [queue.table]
-    if queue.kind is not Kind.ADOPTED:
-        names = object_names.of(product, queue)
-    seen = "waits" not in database.capabilities.missing
     with database.transaction(f"measure the queue {queue.name!r}", read_only=True) as connection:
+        return measured(connection, database, queue)
+
+
+def measured(connection: Connection, database: Database, queue: Queue) -> Measures:
+    """The same, in a transaction."""
+    horizon: Sequence[HorizonRow] = ()
+    if "waits" not in database.capabilities.missing:
         # Before the tables: a transaction must not look older than a later vacuum.
-        horizon = sql.rows(connection, HorizonRow, "activity.horizon") if seen else []
-        where = {"schema": queue.schema, "names": product.array(names)}
-        tables = sql.rows(connection, TableMeasure, "maintenance.tables", scope, **where)
-        ids = product.array([str(table.id) for table in tables])
-        indexes = sql.rows(connection, IndexMeasure, "maintenance.indexes", scope, tables=ids)
-    return Measures(tuple(tables), tuple(indexes), tuple(horizon))
+        horizon = lookups.once(
+            "horizon", lambda: sql.rows(connection, HorizonRow, "activity.horizon")
+        )
+    found: Sequence[tuple[TableMeasure, Sequence[IndexMeasure]]]
+    if queue.kind is Kind.ADOPTED:
+        found = _with_indexes(connection, queue, [queue.table])  # its partitions have other names
+    else:
+        found = lookups.by_name(
+            connection,
+            "measures",
+            queue.schema,
+            object_names.of(database.product, queue),
+            lambda on, names: _with_indexes(on, queue, names),
+            lambda one: one[0].name,
+        )
+    tables = tuple(table for table, _ in found)
+    return Measures(tables, tuple(index for _, of in found for index in of), tuple(horizon))
+
+
+def _with_indexes(
+    connection: Connection, queue: Queue, names: Sequence[str]
+) -> list[tuple[TableMeasure, list[IndexMeasure]]]:
+    """Each table with its indexes."""
+    product, scope = product_of(connection), queue.scope(connection)
+    where = {"schema": queue.schema, "names": product.array(names)}
+    tables = sql.rows(connection, TableMeasure, "maintenance.tables", scope, **where)
+    ids = product.array([str(table.id) for table in tables])
+    indexes = sql.rows(connection, IndexMeasure, "maintenance.indexes", scope, tables=ids)
+    return [(t, [index for index in indexes if index.table_name == t.name]) for t in tables]
 
 
 def find(database: Database, queue: Queue, limits: MaintainLimits | None = None) -> Maintenance:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.rows import run_others_code
 from console.actions.short_locks import retry_while_busy
-from console.catalog import Queue, audit, decisions
+from console.catalog import Queue, audit, decisions, lookups
 from console.catalog.audit import ImbalanceError
 from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
@@ -63,7 +63,7 @@ class _Kept:
 
 def installed_code(
     connection: Connection, queue: Queue, names: Sequence[str]
-) -> list[InstalledRoutine]:
+) -> Sequence[InstalledRoutine]:
     """The routines of these names; of a paused queue those that resume will restore."""
     routines = _on_server(connection, queue, names)
     kept = _kept(connection, queue)
@@ -81,10 +81,14 @@ def installed_code(
 
 def _on_server(
     connection: Connection, queue: Queue, names: Sequence[str]
-) -> list[InstalledRoutine]:
-    array = product_of(connection).array(names)
-    return sql.rows(
-        connection, InstalledRoutine, "upgrade.installed_code", schema=queue.schema, names=array
+) -> Sequence[InstalledRoutine]:
+    def read(on: Connection, names: Sequence[str]) -> list[InstalledRoutine]:
+        array = product_of(on).array(names)
+        where = {"schema": queue.schema, "names": array}
+        return sql.rows(on, InstalledRoutine, "upgrade.installed_code", **where)
+
+    return lookups.by_name(
+        connection, "code", queue.schema, names, read, lambda routine: routine.name
     )
 
 
@@ -270,6 +274,9 @@ def _is_kept(connection: Connection, queue: Queue) -> bool:
 
 
 def _kept(connection: Connection, queue: Queue) -> list[_Kept]:
+    paused: set[tuple[str, str]] | None = lookups.known("pauses")
+    if paused is not None and (queue.schema, queue.name) not in paused:
+        return []
     if not decisions.has_decisions(connection):
         return []
     return sql.rows(

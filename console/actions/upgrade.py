@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions import indexes, maintain, maintenance, pause, shipped, short_locks
 from console.actions.short_locks import retry_while_busy
-from console.catalog import INTERFACE_VERSION, Kind, Queue, audit, decisions, relations
+from console.catalog import INTERFACE_VERSION, Kind, Queue, audit, decisions, lookups, relations
 from console.catalog.audit import ImbalanceError, Outcome
 from console.engines import Database, Product, product_of
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
@@ -153,7 +153,7 @@ def differences(database: Database, queue: Queue) -> list[Difference]:
     """Differences from what this console installs; none of an adopted queue."""
     doing = f"compare the queue {queue.name!r} with what this console installs"
     with database.transaction(doing, read_only=True) as connection:
-        return _differences(connection, queue)
+        return differences_in(connection, queue)
 
 
 def upgrade(database: Database, queue: Queue) -> Result:
@@ -184,12 +184,15 @@ def _require_ours(queue: Queue) -> None:
         )
 
 
-def _differences(connection: Connection, queue: Queue) -> list[Difference]:
+def differences_in(connection: Connection, queue: Queue) -> list[Difference]:
+    """The same, in a transaction."""
     if queue.kind is Kind.ADOPTED:
         return []
-    catalog = _catalog(connection)
+    catalog = lookups.once("catalog", lambda: _catalog(connection))
     if any(difference.name.startswith("dbq.pause") for difference in catalog):
         return catalog  # whether the queue is paused, and with what code, is not known yet
+    if not catalog:
+        lookups.prepare("pauses", lambda: decisions.pauses(connection))
     wanted = shipped.columns(product_of(connection), queue)
     differences = [*_columns(connection, queue.schema, wanted), *_sequences(connection, queue)]
     differences += _code(connection, queue)
@@ -351,7 +354,7 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> S
     product = database.product
     doing = f"upgrade the queue {queue.name!r}"
     with database.transaction(doing) as connection:
-        before = _differences(connection, queue)
+        before = differences_in(connection, queue)
         if not before:
             return ()
         _require_repairable(queue, before)
@@ -369,7 +372,7 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> S
     with audit.recorded(database, doing, subject) as act:
         connection = act.connection
         sql.run(connection, "catalog.lock")
-        now = _differences(connection, queue)
+        now = differences_in(connection, queue)
         _require_repairable(queue, now)
         paused = pause.suspend(connection, queue)
         _lock(connection, queue, now)
@@ -498,7 +501,7 @@ def _require_alike(connection: Connection, queue: Queue) -> None:
     """ImbalanceError, which undoes all, where something still differs, by an event trigger say."""
     left = [
         difference
-        for difference in _differences(connection, queue)
+        for difference in differences_in(connection, queue)
         if difference.kind not in {"version", *_LATER} and difference.how is not How.HIDDEN
     ]
     if left:

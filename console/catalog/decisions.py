@@ -195,6 +195,13 @@ def read(connection: Connection) -> list[Decision]:
     return sql.rows(connection, Decision, "catalog.decisions")
 
 
+def pauses(connection: Connection) -> set[tuple[str, str]] | None:
+    """Schema and name of the paused queues; None: this login may not read all decisions."""
+    if not catalog_contents(connection).decisions_readable:
+        return None
+    return {(one.schema, one.queue) for one in read(connection) if one.kind == "pause"}
+
+
 def find(connection: Connection, kind: str, schema: str, queue: str) -> Decision | None:
     """The decision of that kind about the queue itself."""
     key = (kind, schema, queue)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from console import sql
+from console.catalog import lookups
 from console.engines import product_of
 
 if TYPE_CHECKING:
@@ -36,12 +37,21 @@ class Relation:
     kind: str
 
 
-def columns(connection: Connection, schema: str, *tables: str) -> list[Column]:
+def columns(connection: Connection, schema: str, *tables: str) -> Sequence[Column]:
     """Of these tables and views; none of those that do not exist."""
-    wanted = product_of(connection).array(tables)
-    return sql.rows(connection, Column, "catalog.columns", schema=schema, tables=wanted)
+
+    def read(on: Connection, names: Sequence[str]) -> list[Column]:
+        wanted = product_of(on).array(names)
+        return sql.rows(on, Column, "catalog.columns", schema=schema, tables=wanted)
+
+    return lookups.by_name(
+        connection, "columns", schema, tables, read, lambda column: column.table_name
+    )
 
 
-def named(connection: Connection, schema: str, names: Sequence[str]) -> list[Relation]:
-    wanted = product_of(connection).array(names)
-    return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
+def named(connection: Connection, schema: str, names: Sequence[str]) -> Sequence[Relation]:
+    def read(on: Connection, names: Sequence[str]) -> list[Relation]:
+        wanted = product_of(on).array(names)
+        return sql.rows(on, Relation, "catalog.relations", schema=schema, names=wanted)
+
+    return lookups.by_name(connection, "relations", schema, names, read, lambda it: it.name)

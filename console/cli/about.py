@@ -1,5 +1,6 @@
 """The versions of the program and of what it uses, for `--version`."""
 
+import ctypes
 import json
 import platform
 import re
@@ -7,10 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Any
 
 _PACKAGES = (
     ("SQLAlchemy", "sqlalchemy"),
@@ -56,24 +54,26 @@ def _surroundings() -> Iterator[tuple[str, str]]:
 
 
 def _psycopg() -> str:
-    version = _version("psycopg")
+    words = _version("psycopg")
+    kind = next((kind for kind in ("c", "binary") if f"psycopg-{kind}" in _installed()), "python")
     try:
-        pq = _libpq()
-    except ImportError:  # without libpq
-        return f"{version}, without libpq"
-    number = pq.version()
-    return f"{version} ({pq.__impl__}), libpq {number // 10_000}.{number % 10_000}"
+        number = ctypes.CDLL(_libpq()).PQlibVersion()
+    except OSError:
+        return f"{words}, without libpq"
+    return f"{words} ({kind}), libpq {number // 10_000}.{number % 10_000}"
 
 
-def _libpq() -> Any:
-    """psycopg's module of libpq, without the rest of psycopg, which takes longer than all else."""
-    if "psycopg" in sys.modules or (spec := find_spec("psycopg")) is None:
-        return import_module("psycopg.pq")
-    sys.modules["psycopg"] = module_from_spec(spec)  # not executed
-    try:
-        return import_module("psycopg.pq")
-    finally:
-        del sys.modules["psycopg"]
+def _libpq() -> str:
+    """The library's file: importing psycopg to ask for it takes longer than all else here."""
+    if (binary := _installed().get("psycopg-binary")) is not None:
+        for folder in ("psycopg_binary.libs", "psycopg_binary/.dylibs"):
+            for file in (binary.parent / folder).glob("libpq*"):
+                return str(file)
+    from ctypes.util import find_library  # noqa: PLC0415  # it runs programs
+
+    if (found := find_library("pq")) is None:
+        raise OSError("no libpq")
+    return found
 
 
 def _version(package: str) -> str:

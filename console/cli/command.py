@@ -19,11 +19,11 @@ from console.cli.context import (
 )
 from console.cli.several import over_connections
 from console.cli.streams import Answers
+from console.command_line import CommandLineValues
 from console.rights import Rights
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement, argument
 
 if TYPE_CHECKING:
-    from console.config import CommandLineValues
     from console.verbs.command import Command
 
 BARE_YES = "\0"
@@ -122,7 +122,6 @@ def as_command(of: Command, *, kind: type[CallCommand] = CallCommand, **more: An
 
 def _call(context: click.Context, of: Command) -> Call:
     """Make the `Call`, and remove its options from the values."""
-    from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
 
     given = context.params
     before: CommandLineValues = context.meta.get(COMMAND_LINE) or CommandLineValues()

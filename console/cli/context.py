@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import click
 
 from console.cli.streams import Answers, put, put_script
+from console.command_line import CommandLineValues
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import plain
 from console.rights import Rights
 
 if TYPE_CHECKING:
     from console.catalog import Queue
-    from console.config import CommandLineValues, Configuration, Profile, Settings
+    from console.config import Configuration, Profile, Settings
     from console.engines import Database, Product
     from console.engines.standby import Standby
     from console.filters import Words
@@ -322,7 +323,6 @@ def complete_filters(_: click.Context, __: click.Parameter, incomplete: str) -> 
 
 def _typed(context: click.Context) -> CommandLineValues:
     """The connection options typed so far; those after the verb take precedence."""
-    from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
 
     params = [one.params for one in (context, context.parent) if one is not None]
 

@@ -10,11 +10,12 @@ import click
 
 from console.cli.context import Call
 from console.cli.streams import error_json
+from console.command_line import CommandLineValues
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.rights import Rights
 
 if TYPE_CHECKING:
-    from console.config import CommandLineValues, Profile
+    from console.config import Profile
 
 AT_ONCE = 64
 """Connections queried at the same time: enough that none waits for the time-out of another."""

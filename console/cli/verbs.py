@@ -9,7 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -35,6 +35,7 @@ from console.cli.streams import (
     status_of,
     unwritten,
 )
+from console.command_line import CommandLineValues
 from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
 from console.state import LOG_LEVELS
@@ -43,7 +44,6 @@ from console.verbs.parameters import Parameter
 from console.views import summaries
 
 if TYPE_CHECKING:
-    from console.config import CommandLineValues
     from console.verbs.command import Command
 
 
@@ -127,11 +127,17 @@ def _list(name: str) -> click.Command:
 _LOG = logging.getLogger(__name__)
 
 
+_UNLOGGED = frozenset({"completion"})
+"""Each shell that starts calls it, and to know what is logged takes the whole configuration."""
+
+
 class _Verbs(click.Group):
     def invoke(self, context: click.Context, /) -> Any:
         """Run the verb; handle interrupts here, since click would write an empty line."""
         try:
-            with _logged(context):
+            # Before the verb is made click names it nowhere else.
+            unlogged = _UNLOGGED.intersection(context._protected_args)  # noqa: SLF001
+            with nullcontext() if unlogged else _logged(context):
                 return super().invoke(context)
         except BaseException as error:
             stop = interrupt_cause(error)
@@ -227,7 +233,6 @@ def cli(
       dbq-console --fleet shops
       dbq-console --replay ~/.local/state/dbq-console/recordings --at 03:00
     """
-    from console.config import CommandLineValues  # noqa: PLC0415  # --help needs none of it
 
     context.meta[COMMAND_LINE] = command_line = CommandLineValues(**before)
     del log_level  # handled by _logged
@@ -257,7 +262,7 @@ def cli(
         raise UsageError("--no-record, --replay and --at are for the screens, not for verbs.")
 
 
-def _replay(root: Path, at: str | None, command_line: "CommandLineValues") -> None:
+def _replay(root: Path, at: str | None, command_line: CommandLineValues) -> None:
     """The screens on a recording."""
     from console import tui  # noqa: PLC0415  # slow to import
     from console.config import DISPLAY_ZONE, THEME, load  # noqa: PLC0415
@@ -274,7 +279,7 @@ def _replay(root: Path, at: str | None, command_line: "CommandLineValues") -> No
 
 
 def _open_screens(
-    command_line: "CommandLineValues", fleet: str | None, group: str | None, *, record: bool
+    command_line: CommandLineValues, fleet: str | None, group: str | None, *, record: bool
 ) -> None:
     """The terminal user interface on the connections given, else on all of them."""
     from console import tui  # noqa: PLC0415  # slow to import

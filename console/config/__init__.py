@@ -6,7 +6,6 @@ is opened, and shown as `***`.
 """
 
 from console.config.configuration import (
-    CommandLineValues,
     Configuration,
     ConfigurationError,
     file_path,
@@ -33,7 +32,6 @@ __all__ = [
     "LOG_LEVEL",
     "RIGHTS",
     "THEME",
-    "CommandLineValues",
     "ConfigKey",
     "Configuration",
     "ConfigurationError",

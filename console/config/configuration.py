@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from console.command_line import CommandLineValues
 from console.config import profile as keys
 from console.config.file_reader import (
     FLEETS,
@@ -32,19 +33,6 @@ _EXAMPLE_URL = "postgresql+psycopg://user@host:5432/database"
 
 class ConfigurationError(UsageError):
     """The configuration has mistakes; the message lists all of them."""
-
-
-@dataclass(frozen=True)
-class CommandLineValues:
-    """The connection options of the command line; empty means not given."""
-
-    url: str | None = None
-    profile: str | None = None
-    rights: str | None = None
-
-    def __repr__(self) -> str:
-        """Without the URL."""
-        return f"CommandLineValues(profile={self.profile!r}, rights={self.rights!r})"
 
 
 NO_VALUES = CommandLineValues()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from console import sql
 from console.actions import maintenance
-from console.catalog import Queue
-from console.clock import utc
+from console.catalog import Queue, lookups
+from console.clock import elapsed, utc
 from console.doctor.finding import Code, Finding
 from console.engines import PRODUCTS, Database, Session, lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
@@ -42,6 +42,8 @@ STATEMENT_SECONDS = 5.0
 LOCK_SECONDS = 1.0
 _LOCK_MET_SECONDS = 0.05
 """How long a check waits for a lock once the queue's figures, or another check, met one."""
+_SHARED_SECONDS = 0.1
+"""For so long several short reads of one queue are one transaction."""
 MOST = 10_000
 """Rows are counted up to here; one more means "more than"."""
 
@@ -66,8 +68,12 @@ class CheckContext:
     clock_ahead: timedelta = timedelta()
     """How far the database's clock is ahead of ours."""
     forecasts: Forecasts | None = None
+    beside: Sequence[Queue] = ()
+    """The queues for which lookups are shared with it, itself among them; empty: it alone."""
     turn: Semaphore | None = None
     """Held while this one works; None: no other queue is checked at the same time."""
+    _limited: tuple[ExitStack, Connection, float] | None = field(default=None, repr=False)
+    """The open transaction of `limited_transaction`, and when it is to end."""
     _opened: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @property
@@ -78,16 +84,19 @@ class CheckContext:
     @cached_property
     def measures(self) -> maintenance.Measures:
         """Its tables and indexes, once for all checks."""
-        return maintenance.measure(self.database, self.queue)
+        with self.limited_transaction() as connection:
+            return maintenance.measured(connection, self.database, self.queue)
 
     @cached_property
     def objects(self) -> Objects:
-        return find_objects(self.database, [self.queue])
+        queues = self.beside or [self.queue]
+        return lookups.once("objects", lambda: find_objects(self.database, queues))
 
     @cached_property
     def activity(self) -> Activity:
         """The sessions at one moment, for all checks."""
-        return sample_activity(self.database, self.objects)
+        self.end_limited()  # it would be one of them
+        return lookups.once("sessions", lambda: sample_activity(self.database, self.objects))
 
     def has(self, name: str) -> bool:
         """Whether the queue's design has that statement on this engine."""
@@ -105,7 +114,7 @@ class CheckContext:
         """The rows of a statement of the design, in its own transaction with short time-outs."""
         with self.limited_transaction() as connection:
             scope = scope or self.queue.scope(connection)
-            return sql.rows(connection, row_type, self._statement(name), scope, **values)
+            return sql.rows(connection, row_type, self.statement(name), scope, **values)
 
     def query_unlimited(self, row_type: type[Row], name: str, **values: object) -> list[Row]:
         """The same without time-outs: of a whole ring, for example."""
@@ -116,13 +125,13 @@ class CheckContext:
         self, connection: Connection, row_type: type[Row], name: str, **values: object
     ) -> list[Row]:
         scope = self.queue.scope(self.database.product)
-        return sql.rows(connection, row_type, self._statement(name), scope, **values)
+        return sql.rows(connection, row_type, self.statement(name), scope, **values)
 
     def is_true(self, name: str) -> bool:
         """The result of a statement that returns one boolean."""
         with self.limited_transaction() as connection:
             scope = self.queue.scope(connection)
-            return sql.value(connection, bool, self._statement(name), scope)
+            return sql.value(connection, bool, self.statement(name), scope)
 
     def is_standby(self, what: str) -> bool:
         """Whether only the primary knows the sessions: then `what` is reported as unseen."""
@@ -135,20 +144,48 @@ class CheckContext:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Keep it short: callers and actions may wait for it."""
+        self.end_limited()
         with self.session.transaction(self._activity) as connection:
             yield connection
 
     @contextmanager
     def limited_transaction(self) -> Iterator[Connection]:
-        with self.transaction() as connection:
-            limit_transaction(connection, self.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        """With short time-outs. Several in a row are one, which ends soon: callers may wait."""
+        if self._limited is None:
+            opened = ExitStack()
+            connection = opened.enter_context(self.session.transaction(self._activity))
+            self._limited = opened, connection, elapsed() + _SHARED_SECONDS
+            with self._ended_by_error():
+                limit_transaction(connection, self.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        _, connection, until = self._limited
+        with self._ended_by_error():
             yield connection
+        if elapsed() >= until:
+            self.end_limited()
+
+    @contextmanager
+    def _ended_by_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.end_limited(error)
+            raise
+
+    def end_limited(self, error: BaseException | None = None) -> None:
+        """Also raises what the error, or one of the end itself, means to an operator."""
+        if self._limited is not None:
+            (opened, *_), self._limited = self._limited, None
+            if error is None:
+                opened.close()
+            else:
+                opened.__exit__(type(error), error, error.__traceback__)
 
     def pause(self, seconds: float) -> None:
         """Sleep. Meanwhile checks of other queues use the connection that this one frees."""
         if self.turn is None:
             time.sleep(seconds)
             return
+        self.end_limited()
         self._opened.close()
         self.turn.release()
         try:
@@ -176,7 +213,8 @@ class CheckContext:
                 findings = list(check(self))
             yield from (finding.for_subscriber(view.subscriber) for finding in findings)
 
-    def _statement(self, name: str) -> str:
+    def statement(self, name: str) -> str:
+        """Of the queue's design."""
         return f"{self.queue.design.name}.{name}"
 
     @property
@@ -195,9 +233,15 @@ def check_context(
     """A context with a read-only session of its own; `known`: other fields of it."""
     with ExitStack() as opened:
         session = opened.enter_context(database.session(f"examine {queue.name!r}", read_only=True))
-        yield CheckContext(
+        context = CheckContext(
             database, session, queue, patience_seconds=patience_seconds, _opened=opened, **known
         )
+        try:
+            yield context
+        except BaseException as error:
+            context.end_limited(error)
+            raise
+        context.end_limited()
 
 
 Check = Callable[[CheckContext], Iterator[Finding]]

@@ -1,19 +1,26 @@
 """Runs all checks on all queues; a queue is "all clear" only if everything was examined."""
 
+from __future__ import annotations
+
 import contextvars
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Semaphore
+from typing import TYPE_CHECKING
 
-from console.catalog import Queue
+from console.catalog import Kind, Queue, object_names
+from console.catalog.lookups import Together, together
 from console.designs import Flow
 from console.doctor.checks import CHECK_GROUPS, CODES
 from console.doctor.context import (
+    LOCK_SECONDS,
     PATIENCE_SECONDS,
+    STATEMENT_SECONDS,
     CheckContext,
     check_context,
     command,
@@ -37,9 +44,14 @@ from console.monitor.message import Masks
 from console.monitor.past import Forecasts
 from console.monitor.rates import QueueName, RateWindow, key_of
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
+from console.monitor.sample_queries import groups, limit_transaction
+from console.monitor.sampler import REQUESTED, ROUTINE, SOON, WorkLimiter
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.verbs import get_verb
 from console.verbs.verb import words_from_texts
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _AT_ONCE = 16
 """Queues whose checks may wait at the same time. Only one of them works at a time."""
@@ -63,12 +75,14 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     consumers: ConsumerHistory | None = None,
     forecasts: Forecasts | None = None,
     on_known: OnKnown | None = None,
+    turns: WorkLimiter | None = None,
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: all of them). Changes nothing.
 
     `snapshots`: recent ones, for their rates. `consumption`, `consumers`: what earlier calls saw;
     without `consumption` this call waits for its second sample. Raises ConnectionFailedError; any
-    other obstacle is reported in `unseen`. `on_known`: called once, if it waits for long.
+    other obstacle is reported in `unseen`. `on_known`: called once, if it waits for long. `turns`:
+    shared with diagnoses of other databases; none is taken while this one waits.
     """
 
     doctor = _Doctor(
@@ -86,12 +100,31 @@ def diagnose(  # noqa: PLR0913  # what is known from before
         latest: DatabaseSample, verdicts: Mapping[QueueName, ConsumptionVerdict], seconds: float
     ) -> None:
         if on_known is not None:
-            on_known(doctor.judge(latest, verdicts), seconds)
+            with turn(_urgency(latest)):
+                known_now = doctor.judge(latest, verdicts)
+            on_known(known_now, seconds)
+
+    def turn(why: int = REQUESTED) -> AbstractContextManager[None]:
+        return nullcontext() if turns is None else turns.turn(why, lambda: False)
 
     latest, verdicts = doctor.consumption.watch(
-        database, lambda: doctor.sample(queues), thresholds_of, doctor.known, on_pending
+        database,
+        lambda only: doctor.sample(queues if only is None else only),
+        thresholds_of,
+        doctor.known,
+        on_pending,
+        turn,
     )
-    return doctor.judge(latest, verdicts)
+    with turn(_urgency(latest)):
+        return doctor.judge(latest, verdicts)
+
+
+def _urgency(sample: DatabaseSample) -> int:
+    """Samples, whose time has come, go before all; then the databases that look worst."""
+    bad = any(
+        one.problem or (one.row and (one.row.errors or one.row.stuck)) for one in sample.queues
+    )
+    return SOON if bad else ROUTINE
 
 
 @dataclass(frozen=True)
@@ -127,14 +160,15 @@ class _Doctor:
         readable = [sample.queue for sample in latest.queues if not sample.queue.not_known]
         seen_consumers, consumers_unseen = self.consumers.update(readable, figures, late)
         forecasts = {} if self.forecasts is None else self.forecasts.refreshed()
-        turn = Semaphore()
+        turn, shared = Semaphore(), _Shared(self.database, [one.queue for one in latest.queues])
 
         def diagnose_one(sample: QueueSample) -> Diagnosis:
             queue, key = sample.queue, key_of(sample.queue)
             if queue.not_known:
                 return Diagnosis(queue, (), (queue.not_known,), unproven=_ALL)
-            opened = self._context(sample, figures[key], latest.clock_ahead, turn)
-            with turn, opened as context:
+            beside = shared.beside(queue)
+            opened = self._context(sample, figures[key], latest.clock_ahead, turn, beside)
+            with turn, together(shared.lookups(beside)), opened as context:
                 silent = self.consumers.silent(
                     queue, figures[key], self.consumption.idle_for_seconds
                 )
@@ -151,7 +185,12 @@ class _Doctor:
         return _each(latest.queues, diagnose_one)
 
     def _context(
-        self, sample: QueueSample, seen: QueueSnapshot, clock_ahead: timedelta, turn: Semaphore
+        self,
+        sample: QueueSample,
+        seen: QueueSnapshot,
+        clock_ahead: timedelta,
+        turn: Semaphore,
+        beside: Sequence[Queue],
     ) -> AbstractContextManager[CheckContext]:
         return check_context(
             self.database,
@@ -164,7 +203,42 @@ class _Doctor:
             clock_ahead=clock_ahead,
             forecasts=self.forecasts,
             turn=turn,
+            beside=beside,
         )
+
+
+class _Shared:
+    """The queues in groups that share their lookups, and these."""
+
+    def __init__(self, database: Database, queues: Sequence[Queue]) -> None:
+        self._database = database
+        known = [queue for queue in queues if not queue.not_known]
+        self._groups = {
+            key_of(queue): group for group in groups(known, database.product) for queue in group
+        }
+        self._lookups: tuple[Sequence[Queue], Together] | None = None
+
+    def beside(self, queue: Queue) -> Sequence[Queue]:
+        return self._groups[key_of(queue)]
+
+    def lookups(self, group: Sequence[Queue]) -> Together:
+        if self._lookups is None or self._lookups[0] is not group or not self._lookups[1].fresh:
+            self._lookups = group, self._new(group)
+        return self._lookups[1]
+
+    def _new(self, group: Sequence[Queue]) -> Together:
+        names: defaultdict[str, set[str]] = defaultdict(set)
+        for queue in group:
+            if queue.kind is not Kind.ADOPTED:
+                own = object_names.of(self._database.product, queue)
+                names[queue.schema].update(("", queue.name, queue.table, *own))
+        return Together({schema: frozenset(of) for schema, of in names.items()}, self._transaction)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._database.transaction("look up the queues", read_only=True) as connection:
+            limit_transaction(connection, self._database, STATEMENT_SECONDS, LOCK_SECONDS)
+            yield connection
 
 
 def _each(

@@ -4,22 +4,25 @@ Definitions are compared on both engines. PostgreSQL's planner shows whether a p
 on SQL Server a plan belongs to a statement that has run, and may differ from call to call.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from console import sql
 from console.actions import maintenance
 from console.actions.indexes import (
     Index,
     ShippedIndex,
+    installed,
     normalized,
     shipped_indexes,
     shipped_tables,
     steps,
 )
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, lookups
 from console.designs import Order
 from console.doctor.context import (
     CheckContext,
@@ -30,9 +33,12 @@ from console.doctor.context import (
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintain_queue
-from console.engines import Product
+from console.engines import Product, product_of
 from console.errors import TooSlowError
 from console.monitor.limits import Severity
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 ENOUGH_PAGES = 100
 """A pop may read all of a smaller table."""
@@ -64,8 +70,8 @@ def applies(queue: Queue) -> bool:
 
 
 def installed_indexes(context: CheckContext, tables: Sequence[str]) -> list[Index]:
-    names = context.database.product.array(sorted(set(tables)))
-    return context.query(Index, "indexes", schema=context.queue.schema, tables=names)
+    with context.limited_transaction() as connection:
+        return [*installed(connection, context.queue, sorted(set(tables)))]
 
 
 class _OfTable(Protocol):
@@ -92,9 +98,9 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
     shipped = [shipped_index for shipped_index in indexes if not shipped_index.is_key]
     if not shipped:
         return
-    installed = installed_indexes(context, [shipped_index.table for shipped_index in shipped])
+    there = installed_indexes(context, [shipped_index.table for shipped_index in shipped])
     matches = {
-        shipped_index: [index for index in installed if index.matches(shipped_index)]
+        shipped_index: [index for index in there if index.matches(shipped_index)]
         for shipped_index in shipped
     }
     missing = with_existing_table(
@@ -149,8 +155,8 @@ def _check_plan(context: CheckContext) -> Iterator[Finding]:
     nodes = list(plan_nodes(plan["Plan"]))
     if uses_index(nodes) or _pages(context, expected.table) < ENOUGH_PAGES:
         return
-    installed = installed_indexes(context, [expected.table])
-    same = [one for one in installed if one.matches(expected)]
+    there = installed_indexes(context, [expected.table])
+    same = [one for one in there if one.matches(expected)]
     if not same or any(index.being_built for index in same):
         return  # a missing one is another finding
     yield Finding(
@@ -244,13 +250,13 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
     shipped = [
         shipped_index for shipped_index in shipped_indexes(product, queue) if shipped_index.is_key
     ]
-    installed = installed_indexes(context, [shipped_index.table for shipped_index in shipped])
+    there = installed_indexes(context, [shipped_index.table for shipped_index in shipped])
     missing = with_existing_table(
         context,
         [
             shipped_index
             for shipped_index in shipped
-            if not any(index.enforces(shipped_index) for index in installed)
+            if not any(index.enforces(shipped_index) for index in there)
         ],
     )
     if not missing:
@@ -348,19 +354,32 @@ def shipped_checks(product: Product, queue: Queue) -> list[ShippedCheck]:
     ]
 
 
+def _installed_checks(context: CheckContext, tables: Sequence[str]) -> Sequence[Check]:
+    schema = context.queue.schema
+
+    def read(on: Connection, names: Sequence[str]) -> list[Check]:
+        return sql.rows(
+            on, Check, "doctor.checks", schema=schema, tables=product_of(on).array(names)
+        )
+
+    with context.limited_transaction() as connection:
+        return lookups.by_name(
+            connection, "checks", schema, tables, read, lambda check: check.table_name
+        )
+
+
 def _check_constraints(context: CheckContext) -> Iterator[Finding]:
     product, queue = context.database.product, context.queue
     shipped = shipped_checks(product, queue)
     if not shipped or not context.can_query("constraints", "checks"):
         return
-    names = product.array(sorted({shipped_check.table for shipped_check in shipped}))
-    installed = context.query(Check, "checks", schema=queue.schema, tables=names)
+    there = _installed_checks(context, sorted({one.table for one in shipped}))
     missing = with_existing_table(
         context,
         [
             shipped_check
             for shipped_check in shipped
-            if not any(check.matches(shipped_check) for check in installed)
+            if not any(check.matches(shipped_check) for check in there)
         ],
     )
     if missing:

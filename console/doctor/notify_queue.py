@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from console import sql
+from console.catalog import lookups
 from console.doctor.context import CheckContext, CheckGroup
 from console.doctor.finding import Code, Finding
 from console.formats import duration
@@ -46,11 +47,15 @@ class _Usage:
         return f"{words}, in a transaction for {duration(self.transaction_seconds or 0.0)}"
 
 
+def _oldest(context: CheckContext) -> list[_Usage]:
+    with context.limited_transaction() as connection:
+        return sql.rows(connection, _Usage, "notify_queue.usage", fills=FILLS_SHARE)
+
+
 def _check(context: CheckContext) -> Iterator[Finding]:
     if not sql.has(context.database.product, "notify_queue.usage"):
         return
-    with context.limited_transaction() as connection:
-        oldest = sql.rows(connection, _Usage, "notify_queue.usage", fills=FILLS_SHARE)
+    oldest = lookups.once("notify", lambda: _oldest(context))
     if not oldest:
         return
     first = oldest[0]

@@ -37,7 +37,8 @@ CODE_OLDER = Code(
 
 def _check_code(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
-    found = upgrade.differences(context.database, queue)
+    with context.limited_transaction() as connection:
+        found = upgrade.differences_in(connection, queue)
     if queue.version > INTERFACE_VERSION:
         yield Finding(
             CODE_OLDER,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from console import sql
-from console.catalog import Queue, audit
+from console.catalog import Kind, Queue, audit, lookups
 from console.doctor.context import (
     LOCK_SECONDS,
     STATEMENT_SECONDS,
@@ -157,16 +157,31 @@ class _Drawn:
         return evidence if lasts is None else {**evidence, "days_left": lasts}
 
 
-def _columns(context: CheckContext) -> list[DrawnColumn]:
+_CATALOGS = ""
+"""Stands for the catalog's tables among the names of a queue's."""
+
+
+def _columns(context: CheckContext) -> Sequence[DrawnColumn]:
     queue = context.queue
+    product, schema = context.database.product, queue.schema
+    query = sql.query(context.statement("sequences"), product.dialect, queue.scope(product))
+
+    def read(on: Connection, names: Sequence[str]) -> list[DrawnColumn]:
+        tables, library = product.array(names), bool(queue.design.library)
+        return sql.rows(on, DrawnColumn, query, schema=schema, tables=tables, library=library)
+
     tables = [queue.table, f"{queue.name}_archive"]
-    return context.query(
-        DrawnColumn,
-        "sequences",
-        schema=queue.schema,
-        tables=context.database.product.array(tables),
-        library=bool(queue.design.library),
-    )
+    with context.limited_transaction() as connection:
+        if queue.kind is Kind.ADOPTED:  # a library's tables have names of their own
+            return read(connection, tables)
+        return lookups.by_name(
+            connection,
+            query.text,
+            schema,
+            [_CATALOGS, *tables],
+            read,
+            lambda column: _CATALOGS if column.is_catalog else column.relation,
+        )
 
 
 def _check_sequences(context: CheckContext) -> Iterator[Finding]:
@@ -178,11 +193,15 @@ def _check_sequences(context: CheckContext) -> Iterator[Finding]:
         names = first_few([column.sequence for column in hidden], between=", ")
         context.unseen.append(f"ids: this login may not read {names} (dbq-console roles)")
     with context.limited_transaction() as connection:
-        drawn = [
-            _Drawn(column, _state(connection, column)) for column in columns if column.readable
-        ]
+        drawn = [_drawn(connection, column) for column in columns if column.readable]
     yield from _behind(context.queue, [one for one in drawn if one.state.highest is not None])
     yield from _running_out(context, drawn)
+
+
+def _drawn(connection: Connection, column: DrawnColumn) -> _Drawn:
+    if column.is_catalog:
+        return lookups.once(column, lambda: _Drawn(column, _state(connection, column)))
+    return _Drawn(column, _state(connection, column))
 
 
 def _state(connection: Connection, column: DrawnColumn, *, full: bool = False) -> _State:

@@ -5,11 +5,15 @@ a claim is young. If two samples that are `idle_for_seconds` apart by the databa
 none of these, consumption has stopped. If the database does not show it, it is unknown.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from console import sql
 from console.catalog import Kind, Queue
@@ -27,6 +31,9 @@ from console.monitor.sample import DatabaseSample, QueueSample
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.monitor.subscribers import full_in
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 IDLE_FOR_SECONDS = 30.0
 """If nothing is popped for this long while messages wait, the consumers have stopped."""
@@ -120,6 +127,7 @@ class ConsumptionVerdict:
 
 _FINE = ConsumptionVerdict(ConsumptionState.FINE)
 
+Turn = Callable[[], AbstractContextManager[None]]
 OnPending = Callable[[DatabaseSample, dict[QueueName, ConsumptionVerdict], float], None]
 """Called with what is known before the second sample, and the seconds until then."""
 
@@ -156,6 +164,10 @@ class _Head:
     """Who has held rows since."""
 
 
+def _pending(verdicts: Mapping[QueueName, ConsumptionVerdict]) -> set[QueueName]:
+    return {k for k, verdict in verdicts.items() if verdict.state is ConsumptionState.PENDING}
+
+
 class ConsumptionHistory:
     """What samples of a database's queues have shown, over several diagnoses."""
 
@@ -171,20 +183,26 @@ class ConsumptionHistory:
     def watch(
         self,
         database: Database,
-        sampled: Callable[[], DatabaseSample],
+        sampled: Callable[[Sequence[Queue] | None], DatabaseSample],
         thresholds_of: ThresholdsOf,
         snapshots: Mapping[QueueName, QueueSnapshot],
         on_pending: OnPending | None = None,
+        turn: Turn = nullcontext,
     ) -> tuple[DatabaseSample, dict[QueueName, ConsumptionVerdict]]:
-        """The latest sample and its verdicts. `snapshots`: recent ones, with rates. `on_pending`:
-        called once, if this waits for long."""
+        """The latest sample of all queues, and their verdicts. `sampled`: samples these, or all.
+        `snapshots`: recent ones, with rates. `on_pending`: called once, if this waits for long.
+        `turn`: held while it works, not while it waits.
+
+        Only queues that are in doubt at the first sample are waited for, each until it is settled:
+        others may be late by then, but were not when they were asked about.
+        """
         began = time.monotonic()
-        sample = sampled()
-        verdicts = self._judge(database, sample, thresholds_of, snapshots)
+        with turn():
+            sample = sampled(None)
+            verdicts = self._judge(database, sample, thresholds_of, snapshots)
         parts = iter(_SAMPLES)
-        while self._waits and any(
-            verdict.state is ConsumptionState.PENDING for verdict in verdicts.values()
-        ):
+        of_all = True
+        while self._waits and (pending := _pending(verdicts)):
             # The database's clock decides, and it may be a little slower than ours.
             part = next(parts, None)
             until = began + self.idle_for_seconds * (part or 1.0)
@@ -194,8 +212,18 @@ class ConsumptionHistory:
             time.sleep(max(0.0, until - time.monotonic()) if part else 0.1)
             if time.monotonic() - began > 2 * self.idle_for_seconds + STATEMENT_SECONDS:
                 break
-            sample = sampled()
-            verdicts = self._judge(database, sample, thresholds_of, {})
+            with turn():
+                doubtful = [one.queue for one in sample.queues if key_of(one.queue) in pending]
+                again = sampled(doubtful)
+                verdicts |= self._judge(database, again, thresholds_of, {})
+            of_all = False
+        if not of_all:
+            with turn():
+                sample = sampled(None)
+                new = [one for one in sample.queues if key_of(one.queue) not in verdicts]
+                verdicts |= self._judge(
+                    database, replace(sample, queues=tuple(new)), thresholds_of, {}
+                )
         return sample, verdicts
 
     def _judge(
@@ -514,34 +542,48 @@ def _positions(
 ) -> dict[_ViewKey, Position | str | None]:
     """The position of each queue, or why it is not known; None: a subscriber's consumers are at
     work."""
-    if not queues:
-        return {}
-    positions: dict[_ViewKey, Position | str | None] = {}
+    known = [one for one in queues if one.queue.kind is not Kind.INSTALLED]
+    positions: dict[_ViewKey, Position | str | None] = {
+        _view_key(sample.queue): _counted(sample) for sample in known
+    }
+    left = [one.queue for one in queues if one.queue.kind is Kind.INSTALLED]
+    if not left:
+        return positions
     with database.session("read the pop counters", read_only=True) as session:
-        for sample in queues:
-            queue = sample.queue
-            if queue.kind is not Kind.INSTALLED:
-                positions[_view_key(queue)] = _counted(sample)
-                continue
+
+        def read(some: Sequence[Queue]) -> Mapping[_ViewKey, Position | None]:
+            named = repr(some[0].name) if len(some) == 1 else "the queues"
+            with session.transaction(f"read the pop counters of {named}") as connection:
+                limit_transaction(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
+                return {
+                    _view_key(queue): _position(connection, queue, thresholds_of(queue.name))
+                    for queue in some
+                }
+
+        try:
+            return {**positions, **read(left)}
+        except ConnectionFailedError:
+            raise
+        except ConsoleError:  # whichever it is, it takes no other with it
+            pass
+        for queue in left:
             try:
-                with session.transaction(f"read the pop counters of {queue.name!r}") as connection:
-                    limit_transaction(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
-                    positions[_view_key(queue)] = sql.row(
-                        connection, Position, "doctor.pops", queue.scope(connection)
-                    )
-                    if queue.subscriber and sql.value(
-                        connection,
-                        bool,
-                        f"{queue.design.name}.consumers_at_work",
-                        queue.scope(connection),
-                        stuck_after=_stuck(thresholds_of(queue.name)),
-                    ):
-                        positions[_view_key(queue)] = None
+                positions.update(read([queue]))
             except ConnectionFailedError:
                 raise
             except ConsoleError as error:
                 positions[_view_key(queue)] = error.why or error.what
     return positions
+
+
+def _position(connection: Connection, queue: Queue, thresholds: Thresholds) -> Position | None:
+    scope = queue.scope(connection)
+    if queue.subscriber:
+        stuck_after = _stuck(thresholds)
+        name = f"{queue.design.name}.consumers_at_work"
+        if sql.value(connection, bool, name, scope, stuck_after=stuck_after):
+            return None
+    return sql.row(connection, Position, "doctor.pops", scope)
 
 
 def _counted(sample: QueueSample) -> Position | str:

@@ -3,18 +3,19 @@
 Where an index begins with the time, all are found; elsewhere those among the table's first rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from console import sql
 from console.actions.availability import unavailable
 from console.actions.indexes import Index, normalized
 from console.actions.rows import Storage
-from console.catalog import Queue, in_hand
+from console.catalog import Kind, Queue, in_hand, lookups
 from console.designs import Flow
 from console.doctor.context import MOST, CheckContext, CheckGroup, command, counted
 from console.doctor.finding import Code, Finding
-from console.doctor.indexes import plan_nodes
+from console.doctor.indexes import installed_indexes, plan_nodes
 from console.doctor.repairs import VerbRepair
 from console.filters import line_of
 from console.monitor.limits import Severity
@@ -113,17 +114,25 @@ def _check_times(context: CheckContext) -> Iterator[Finding]:
 
 def _readable(context: CheckContext, column: _TimeColumn) -> Iterator[sql.Scope]:
     """All messages by an index; or those of each state that has one, and the first ones."""
-    table = context.database.product.array([column.scope.values["table"]])
-    indexes = context.query(Index, "indexes", schema=context.queue.schema, tables=table)
-    first = [normalized(sql.texts(index.columns)[0]) for index in indexes if index.valid]
-    leads = normalized(column.name) in first
+    indexes = installed_indexes(context, [column.scope.values["table"]])
+    valid = [index for index in indexes if index.valid]
+    leads = normalized(column.name) in [normalized(sql.texts(one.columns)[0]) for one in valid]
     for scan in ("any", *column.states) if leads else ():
         scope = column.scope_for(scan, bounded=False)
-        if _by_index(context, scope, column.name):
+        if lookups.once(
+            _kind(context.queue, scope, valid), partial(_by_index, context, scope, column.name)
+        ):
             yield scope
             if scan == "any":
                 return
     yield column.scope_for("any", bounded=True)
+
+
+def _kind(queue: Queue, scope: sql.Scope, indexes: Sequence[Index]) -> Hashable:
+    """What a plan depends on: installed queues with the same options and indexes have the same."""
+    table = scope.values["table"] if queue.kind is Kind.ADOPTED else ""
+    columns = tuple((*sql.texts(index.columns), index.condition) for index in indexes)
+    return queue.design.name, table, frozenset(scope.options.items()), columns
 
 
 def _by_index(context: CheckContext, scope: sql.Scope, name: str) -> bool:

@@ -40,7 +40,7 @@ REST = 10.0
 """... and at least this many times the duration of the round."""
 SOON_REST = 3.0
 """The same after queues whose figures called for a diagnosis."""
-CHUNK = 8
+CHUNK = 20
 """Queues that are diagnosed together; the results of each chunk are delivered at once."""
 CHUNK_SECONDS = 120.0
 """Time-out of one chunk, also for a server that does not respond."""

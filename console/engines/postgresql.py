@@ -198,6 +198,7 @@ class PostgreSQL:
             connect_args=arguments,
             isolation_level="READ COMMITTED",
             pool_size=4,
+            pool_use_lifo=True,  # a session that has read the catalog reads it faster
             max_overflow=4,
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,

@@ -10,14 +10,13 @@ filters that do not apply to them.
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from console.errors import UsageError
 from console.filters import Language, is_unicode
 from console.formats import parse_duration
-from console.monitor.wording import require_key
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
@@ -188,12 +187,18 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-_READERS = {
+def _error_group(value: str) -> Filters:
+    from console.monitor.wording import require_key  # noqa: PLC0415  # its patterns are large
+
+    return Filters(error_group=require_key(value))
+
+
+_READERS: Mapping[str, Callable[[str], Filters]] = {
     "state=": lambda value: Filters(state=value),
     "older=": lambda value: Filters(older=_seconds("older", value)),
     "newer=": lambda value: Filters(newer=_seconds("newer", value)),
     "error~": lambda value: Filters(errors=(value,)),
-    "error-group=": lambda value: Filters(error_group=require_key(value)),
+    "error-group=": _error_group,
     "id=": lambda value: Filters(ids=(value,)),
     "claimed_by=": lambda value: Filters(claimed_by=value),
     "limit=": lambda value: Filters(limit=_number("limit", value)),

@@ -21,7 +21,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
-from console.doctor.watcher import REST, Doctor, DoctorUpdate, Watcher
+from console.doctor.watcher import Doctor, DoctorUpdate, Watcher
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
 from console.monitor.sampler import Reading, WorkLimiter
@@ -50,6 +50,8 @@ _MOUNTING_SECONDS = 0.005
 _OPENED_SECONDS = 10.0
 _EXAMINED_SECONDS = 5.0
 """How long other connections wait for the doctor of one, whose server may be silent."""
+_REST = 20.0
+"""The doctors of many connections together use a twentieth of a processor."""
 
 
 def _palette() -> type[Provider]:
@@ -132,7 +134,9 @@ class ConsoleApp(Navigator):
         self._turns: WorkLimiter | None = None
         """Limits the doctors of many connections; the first samples come before them."""
         if many:
-            self._turns = WorkLimiter(1, _EXAMINED_SECONDS, rest=REST, begins_after=_OPENED_SECONDS)
+            self._turns = WorkLimiter(
+                1, _EXAMINED_SECONDS, rest=_REST, begins_after=_OPENED_SECONDS
+            )
         self._watchers: dict[str, Watcher] = {}
         self._critical: dict[QueueKey, tuple[bool, set[FindingKey]]] = {}
         """Queue -> whether the doctor has examined it, and its critical findings."""

@@ -102,6 +102,7 @@ AND (
         n.nspname = CAST(:schema AS text)
         AND (
             t.relname = ANY(CAST(:tables AS text[]))
+            -- when installed=no
             OR (
                 CAST(:library AS boolean)
                 AND (
@@ -113,6 +114,7 @@ AND (
                     )
                 )
             )
+            -- end
         )
     )
 )

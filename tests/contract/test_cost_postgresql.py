@@ -4,6 +4,7 @@ Updates of a ring's slots stay on their page (HOT): no new index entries, nothin
 those of its subscribers' rows, and a batch reads each row once.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +15,14 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from console import catalog
 from console.actions import relay
 from console.actions.push import Payload
-from console.catalog import Queue
+from console.catalog import Queue, lookups
 from console.designs import DESIGNS, Flow
+from console.doctor import context
+from console.doctor.diagnose import diagnose
+from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database, Timeouts, open_database
 from console.monitor.memory import Memory
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
@@ -189,9 +194,9 @@ def test_a_new_connection_sends_one_statement_of_its_own(
     assert len(sent) == 3  # the last one reads the isolation level
 
 
-def many(database: Database, count: int) -> list[Queue]:
+def many(database: Database, count: int, first: int = 0) -> list[Queue]:
     queues = []
-    for number in range(count):
+    for number in range(first, first + count):
         variant = DEFAULTS[number % len(DEFAULTS)]
         if "postgresql" in variant.engines:
             queues.append(installed(database, variant, f"queue {number}").queue)
@@ -214,6 +219,29 @@ def test_two_hundred_queues_take_a_handful_of_statements(new_database: Database)
     # and the waiting times, each after its settings.
     assert len(statements) <= 5 + 3 * unions + 4
     assert all(statement.startswith("/* dbq ") for statement in statements)
+
+
+def test_a_doctor_of_many_queues_sends_most_of_its_statements_once(
+    new_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "FRESH_SECONDS", math.inf)
+    monkeypatch.setattr(context, "_SHARED_SECONDS", math.inf)
+
+    def sent() -> int:
+        consumption = ConsumptionHistory(waits=False)
+        with statements_sent() as statements:
+            diagnoses = diagnose(new_database, consumption=consumption)
+        assert all(not diagnosis.findings for diagnosis in diagnoses)
+        return len(statements)
+
+    few = len(many(new_database, len(DEFAULTS)))
+    sent()  # also reads what the server can do
+    for_few = sent()
+    more = [*catalog.in_use(new_database), *many(new_database, len(DEFAULTS), few)]
+    a_queue = (sent() - for_few) / (len(more) - few)
+    assert a_queue <= 14
+    # The others are for the database, four or five for each design: of plans by which indexes.
+    assert for_few - a_queue * few <= 100
 
 
 @pytest.mark.long

@@ -233,8 +233,8 @@ def _server_cpu() -> float:
     return total
 
 
-def doctor_of_fleet(databases: int, queues: int) -> tuple[float, float]:
-    """Seconds, and CPU seconds of the client, of `doctor --fleet`, with a message in each queue."""
+def doctor_of_fleet(databases: int, queues: int) -> Spent:
+    """`doctor --fleet`, with a message in each queue."""
     settings = {"fsync": "off", "max_connections": "300"}
     with (
         EmbeddedServer.start(settings=settings) as server,
@@ -244,9 +244,10 @@ def doctor_of_fleet(databases: int, queues: int) -> tuple[float, float]:
         for index in range(databases):
             fleet.push(index)
         environment = {**os.environ, **fleet.environment, "XDG_STATE_HOME": folder}
-        began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        began, before_server = time.perf_counter(), _server_cpu()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [*COMMAND, "doctor", "--fleet", NAME, "--json"]
         subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
         took = time.perf_counter() - began
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return took, sum(after[:2]) - sum(before[:2])
+        return Spent(took, _server_cpu() - before_server, sum(after[:2]) - sum(before[:2]))

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import make_url
 
 from console.catalog import STUCK_AFTER_SECONDS
+from console.command_line import CommandLineValues
 from console.config import (
     KEYS,
-    CommandLineValues,
     Configuration,
     Limits,
     Origin,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from console.config import CommandLineValues, ConfigurationError, load
+from console.command_line import CommandLineValues
+from console.config import ConfigurationError, load
 from console.config.file_reader import read_hosts
 from console.config.values import WrongValueError
 from console.errors import ConsoleError, UsageError

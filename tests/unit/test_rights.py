@@ -5,7 +5,8 @@ from dataclasses import fields
 
 import pytest
 
-from console.config import CommandLineValues, load
+from console.command_line import CommandLineValues
+from console.config import load
 from console.engines import Database
 from console.errors import ConnectionFailedError, RefusedError
 from console.rights import ConnectionRights, Login, Rights

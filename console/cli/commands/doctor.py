@@ -17,13 +17,16 @@ Examples:
   dbq-console doctor --codes
 """
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from console.catalog import Queue
 from console.cli.command import NAMES
@@ -45,6 +48,15 @@ from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter
 from console.views.doctor import VIEW
 from console.views.view import Display, Source
+
+if TYPE_CHECKING:
+    from console.monitor.sampler import WorkLimiter
+
+_AT_WORK = 8
+"""Databases that are worked on at the same time; while one waits for its second sample, others
+are."""
+_LEASE_SECONDS = 5.0
+"""A server that takes longer keeps no other waiting."""
 
 
 def _run(  # noqa: PLR0913  # the options of the command line, by name
@@ -118,6 +130,14 @@ def _describe_codes(call: Call) -> None:
     )
 
 
+@cache
+def _turns() -> WorkLimiter:
+    """Of the databases of this call."""
+    from console.monitor.sampler import WorkLimiter  # noqa: PLC0415  # slow to import
+
+    return WorkLimiter(_AT_WORK, _LEASE_SECONDS)
+
+
 def examination(
     call: Call, database: Database, queues: Sequence[Queue], idle_for_seconds: float
 ) -> Callable[[], Sequence[Diagnosis]]:
@@ -138,6 +158,7 @@ def examination(
         "consumption": ConsumptionHistory(idle_for_seconds or 30.0, waits=idle_for_seconds > 0),
         "consumers": ConsumerHistory(database, recall),
         "forecasts": None if known is None else known.forecasts(database.label),
+        "turns": _turns() if call.of_several else None,
     }
 
     def examine() -> Sequence[Diagnosis]:

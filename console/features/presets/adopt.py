@@ -75,7 +75,7 @@ def adopted(database: Database) -> list[Queue]:
     return [queue for queue in known if queue.kind is Kind.ADOPTED]
 
 
-def columns(database: Database, table: CandidateTable) -> list[Column]:
+def columns(database: Database, table: CandidateTable) -> Sequence[Column]:
     """The table's columns, in their order. Blocking."""
     with database.transaction("list the columns", read_only=True) as connection:
         return relations.columns(connection, table.schema, table.name)

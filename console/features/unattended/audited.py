@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from console import catalog, sql
-from console.catalog import Queue
-from console.catalog.audit import EntryFilter, entries
+from console.catalog import Queue, lookups
+from console.catalog.audit import LIST_MOST, EntryFilter, entries
 from console.features.unattended.policy import STOP, USUAL_SECONDS, Audited, repairs_of, stops_of
 
 if TYPE_CHECKING:
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 _MOST = 10_000
 """Repairs of `USUAL_SECONDS`: fifty an hour."""
+
+
+def may_have(connection: "Connection", queue: Queue) -> bool:
+    """Whether a recorder may have done anything to the queue, or stopped."""
+    by_agents = lookups.once("agents", lambda: entries(connection, EntryFilter(by_agent=True)))
+    of = (queue.schema, queue.name)
+    return len(by_agents) >= LIST_MOST or any((e.schema, e.queue) == of for e in by_agents)
 
 
 def read(connection: "Connection", queue: Queue, since_seconds: float = USUAL_SECONDS) -> Audited:

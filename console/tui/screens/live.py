@@ -21,7 +21,7 @@ from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFoot
 
 _FRESH_SECONDS = 1.25
 """Ages on the screen need no drawing of their own within this time of a reading."""
-_BATCH_SECONDS = 0.5
+_BATCH_SECONDS = 1.0
 """The readings of many connections within this time are drawn at once."""
 
 

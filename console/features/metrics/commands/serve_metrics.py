@@ -27,7 +27,8 @@ from console.cli.context import Call
 from console.cli.services import PRINT_UNIT, run_until, unit
 from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
-from console.config import CommandLineValues, Profile
+from console.command_line import CommandLineValues
+from console.config import Profile
 from console.errors import UsageError
 from console.monitor.limits import DEFAULTS
 from console.rights import Rights

@@ -32,6 +32,8 @@ REPAIRED = Code(
 
 def _check(context: CheckContext) -> Iterator[Finding]:
     with context.limited_transaction() as connection:
+        if not audited.may_have(connection, context.queue):
+            return
         past = audited.read(connection, context.queue, _DAY.total_seconds())
     for entry, stop in past.stops.values():
         yield _recurring(context, entry, stop)
