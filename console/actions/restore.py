@@ -26,6 +26,7 @@ from console.actions.rows import (
     Batch,
     Chosen,
     Moved,
+    NextMessages,
     Selection,
     SelectionCriteria,
     Storage,
@@ -227,6 +228,8 @@ class Restore(MessageAction):
         if isinstance(chosen, Chosen):
             (group,) = chosen.groups
             keys: object = group.arrays["keys"]
+        elif isinstance(chosen, NextMessages):
+            raise TypeError("what restore does with each is read before it is locked")
         else:
             keys = self.source.product.array([message.key for message in chosen])
         row = sql.row(

@@ -7,6 +7,7 @@ selected, skips locked ones, and acts on exactly these.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from console import sql
 from console.actions.selected import SelectedError
@@ -25,10 +26,16 @@ from console.errors import RefusedError, UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
 from console.monitor.message import Message, MessageQuery, ReadBound
-from console.monitor.message_count import CountedRow, Group, MessageCount, read_chunk
-from console.monitor.messages import check, check_payload, read_task
-from console.monitor.scan_query import READ_AT_ONCE, MessageSource, Search
-from console.monitor.scans import EVERYTHING, By, Grouping, ScanKey, read_key, scans_for
+from console.monitor.message_count import ChunkRow, CountedRow, Group, MessageCount, read_chunk
+from console.monitor.messages import TRANSACTION_SECONDS, check, check_payload, read_task
+from console.monitor.scan_query import (
+    LOCK_NEXT,
+    READ_AT_ONCE,
+    MessageSource,
+    Search,
+    locks_next,
+)
+from console.monitor.scans import EVERYTHING, By, Grouping, Scan, ScanKey, read_key, scans_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -172,7 +179,37 @@ def _joined(texts: Sequence[str | None]) -> str | None:
     return known[0][0] + ",".join(text[1:-1] for text in known) + known[0][-1]
 
 
-Batch: TypeAlias = "Sequence[Message] | Chosen"
+@dataclass(frozen=True)
+class LockedRow:
+    """The last row considered, and the messages before it: those that match and, of these, those
+    that are locked."""
+
+    position: int
+    key_time: str | None
+    key_id: str
+    matching: int
+    locked: int
+    locations: str
+
+
+@dataclass(frozen=True)
+class NextMessages:
+    """The next messages of a selection, from a place on: they are chosen by the statement that
+    locks them, in the transaction of their batch."""
+
+    selection: Selection
+    place: object
+    most: int
+    grouping: Grouping
+    limit: object
+
+    def lock(self, connection: Connection) -> tuple[list[LockedRows], int]:
+        """As `lock`: each time the same messages, unless they have changed."""
+        self.selection.return_to(self.place)
+        return self.selection.lock(connection, self.most, self.grouping, self.limit)
+
+
+Batch: TypeAlias = "Sequence[Message] | Chosen | NextMessages"
 
 
 def storage_of(queue: Queue, message: Message) -> Storage:
@@ -191,6 +228,7 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
         **plain.options,
         "payload": source.payload or "text",
         "storage": storage.value,
+        "next": "no",
         "own_operators": source.own_operators,
         **conditions,
     }
@@ -204,6 +242,8 @@ def lock(
 
     Waits for no lock. Grouped by storage and state, each in the order of `chosen`.
     """
+    if isinstance(chosen, NextMessages):
+        return chosen.lock(connection)
     if not isinstance(chosen, Chosen):
         return lock_rows(connection, source, chosen)
     held = []
@@ -348,6 +388,12 @@ class Selection:
     """Whether they can be counted without being read."""
     choosable = False
     """Whether a batch of them can be chosen and locked without being read."""
+    lockable = False
+    """Whether one statement does both."""
+    place: object = None
+    """Behind those that were returned or locked."""
+    finished = False
+    """Whether there are no more, as far as is known."""
 
     def next(self, most: int) -> list[Message]:
         """At most `most` further messages; empty at the end."""
@@ -361,6 +407,17 @@ class Selection:
 
     def choose(self, most: int, grouping: Grouping, limit: object) -> Chosen | None:
         """At most `most` further messages, without reading them; None at the end."""
+        raise NotImplementedError
+
+    def lock(
+        self, connection: Connection, most: int, grouping: Grouping, limit: object
+    ) -> tuple[list[LockedRows], int]:
+        """Lock at most `most` further messages, as `lock` does; those of the grouping that are at
+        its limit are left alone."""
+        raise NotImplementedError
+
+    def return_to(self, place: object) -> None:
+        """Go on from there."""
         raise NotImplementedError
 
 
@@ -459,6 +516,22 @@ class QueueSelection(Selection):
         queue = self._source.queue
         return self.countable and queue.kind is Kind.INSTALLED and not queue.design.waits_itself
 
+    @property
+    def lockable(self) -> bool:  # type: ignore[override]
+        return self.choosable and locks_next(self._source.product)
+
+    @property
+    def finished(self) -> bool:  # type: ignore[override]
+        return not self._left
+
+    @property
+    def place(self) -> object:  # type: ignore[override]
+        return tuple(self._left), self._after, self._holes
+
+    def return_to(self, place: object) -> None:
+        left, self._after, self._holes = cast("tuple[tuple[Filters, ...], str | None, int]", place)
+        self._left = list(left)
+
     def count(
         self, grouping: Grouping, limit: object, most: int | None = None
     ) -> Iterator[list[CountedRow]]:
@@ -475,15 +548,41 @@ class QueueSelection(Selection):
             session, source = self._criteria.session, self._source
             with session.transaction(read_task(source.queue)) as connection:
                 source.begin_read(connection, self._criteria.database)
-                chosen = self._choose(connection, most, grouping, limit)
-            if len(chosen):
-                return chosen
+                scan, rows = self._chunk(connection, ChosenRow, "chosen", most, grouping, limit)
+            if any(row.matching for row in rows):
+                storage = self._storage_of(scan)
+                found = (row.of(storage, scan.state, scan.name) for row in rows if row.matching)
+                return Chosen(tuple(found))
         return None
 
-    def _choose(
+    def lock(
         self, connection: Connection, most: int, grouping: Grouping, limit: object
-    ) -> Chosen:
-        """Of one chunk, which is larger the more of those before it had none."""
+    ) -> tuple[list[LockedRows], int]:
+        begun = time.monotonic()
+        while self._left and time.monotonic() - begun < TRANSACTION_SECONDS:
+            scan, rows = self._chunk(connection, LockedRow, LOCK_NEXT, most, grouping, limit)
+            for row in rows:
+                if row.matching:
+                    storage = self._storage_of(scan)
+                    held = LockedRows(storage, scan.state, row.locked, row.locations)
+                    return [held] if row.locked else [], row.matching - row.locked
+        return [], 0
+
+    def _storage_of(self, scan: Scan) -> Storage:
+        if self._source.queue.design.flow is not Flow.NUMBERS:
+            return Storage.TABLE
+        return Storage.SLOTS if scan.of_slots else Storage.IN_HAND
+
+    def _chunk(
+        self,
+        connection: Connection,
+        row_type: type[ChunkRow],
+        last: str,
+        most: int,
+        grouping: Grouping,
+        limit: object,
+    ) -> tuple[Scan, list[ChunkRow]]:
+        """The next chunk; it is larger the more of those before it had none."""
         filters = self._left[0]
         query = replace(self._query(filters, most), grouping=grouping, group_limit=limit)
         all_scans = scans_for(self._source.queue, filters)
@@ -496,7 +595,7 @@ class QueueSelection(Selection):
         if not filters.reads_values:
             room <<= min(self._holes, 10)
         request = replace(query.scan_request(scan), n=most, read_limit=room, sizes=False)
-        rows, key = read_chunk(connection, self._source, request, key, ChosenRow, "chosen")
+        rows, key = read_chunk(connection, self._source, request, key, row_type, last)
         found = any(row.matching for row in rows)
         self._holes = 0 if found or key is None else self._holes + 1
         if key is None and index + 1 < len(scans):
@@ -505,10 +604,7 @@ class QueueSelection(Selection):
             self._next_scan()
         else:
             self._after = key.text
-        slots = scan.by is not By.ID and scan.by is not By.TIME
-        ring = self._source.queue.design.flow is Flow.NUMBERS
-        storage = Storage.TABLE if not ring else Storage.SLOTS if slots else Storage.IN_HAND
-        return Chosen(tuple(row.of(storage, scan.state, scan.name) for row in rows if row.matching))
+        return scan, rows
 
     def _query(self, filters: Filters, most: int) -> MessageQuery:
         return MessageQuery(filters, most, oldest_first=True, moment=self._criteria.cutoff)

@@ -77,6 +77,11 @@ class Scan:
         """Whether it is read in chunks whose ends are known beforehand."""
         return self.by in {By.NUMBER, By.LOCATION}
 
+    @property
+    def of_slots(self) -> bool:
+        """Whether its messages are in the slots of a ring."""
+        return self.by in {By.NUMBER, By.ARRIVAL}
+
     def roles(self, queue: Queue) -> dict[str, str]:
         if self.in_hand:
             return {role: role for role in _IN_HAND_ROLES}
