@@ -524,19 +524,26 @@ class _Run:
         canary = self._batching.canary and self._moving_batches < len(CANARY)
         unjudged = self._action.chosen_unjudged and bool(self._selected.excluded)
         if self._action.by_group and not canary and selection.choosable and not unjudged:
-            if not self._locks_unseen(selection):
-                return self._choose(session, selection, size)
-            if selection.finished:
-                return []
-            grouping, limit = self._action.grouping, self._action.group_limit
-            return NextMessages(selection, selection.place, size, grouping, limit)
+            # Where the newest are kept, how many there are has to be known before they are locked.
+            if selection.lockable and self._kept is None:
+                return self._unseen(session, selection, size)
+            return self._choose(session, selection, size)
         return self._read(session, selection, size)
 
-    def _locks_unseen(self, selection: Selection) -> bool:
-        """Whether nothing about the messages of a batch need be known before they are locked: not
-        whose they are, nor how many they are."""
-        by_claimant = self._action.grouping is Grouping.BY_CLAIMANT
-        return selection.lockable and not by_claimant and self._kept is None
+    def _unseen(self, session: Session, selection: Selection, size: int) -> Batch:
+        """The same, of which nothing is known but whose they are, where that decides."""
+        action = self._action
+        grouping, limit = action.grouping, action.group_limit
+        while not selection.finished:
+            wanted = NextMessages(selection, selection.place, size, grouping, limit)
+            if grouping is not Grouping.BY_CLAIMANT:
+                return wanted
+            groups, until = selection.groups(size, grouping, limit)
+            excluded = action.groups_excluded(session, groups) if groups else {}
+            if included := [group for group in groups if group not in excluded]:
+                behind = selection.place
+                return replace(wanted, groups=included, until=until, behind=behind)
+        return []
 
     def _read(self, session: Session, selection: Selection, size: int) -> list[Message]:
         while chosen := selection.next(size):

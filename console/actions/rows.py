@@ -26,7 +26,16 @@ from console.errors import RefusedError, UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
 from console.monitor.message import Message, MessageQuery, ReadBound
-from console.monitor.message_count import ChunkRow, CountedRow, Group, MessageCount, read_chunk
+from console.monitor.message import key_of as message_key
+from console.monitor.message_count import (
+    ROWS_AT_ONCE,
+    ChunkRow,
+    CountedRow,
+    Group,
+    MessageCount,
+    last_row,
+    read_chunk,
+)
 from console.monitor.messages import TRANSACTION_SECONDS, check, check_payload, read_task
 from console.monitor.scan_query import (
     LOCK_NEXT,
@@ -195,18 +204,27 @@ class LockedRow:
 @dataclass(frozen=True)
 class NextMessages:
     """The next messages of a selection, from a place on: they are chosen by the statement that
-    locks them, in the transaction of their batch."""
+    locks them, in the transaction of their batch. Without those of a grouping that are at its
+    limit, or only those of some groups."""
 
     selection: Selection
     place: object
     most: int
     grouping: Grouping
     limit: object
+    groups: Sequence[Group] = ()
+    until: ScanKey | None = None
+    """The last one that was considered when the groups were chosen."""
+    behind: object = None
+    """The place behind that one."""
 
     def lock(self, connection: Connection) -> tuple[list[LockedRows], int]:
         """As `lock`: each time the same messages, unless they have changed."""
         self.selection.return_to(self.place)
-        return self.selection.lock(connection, self.most, self.grouping, self.limit)
+        locked = self.selection.lock(connection, self)
+        if self.until is not None:
+            self.selection.return_to(self.behind)
+        return locked
 
 
 Batch: TypeAlias = "Sequence[Message] | Chosen | NextMessages"
@@ -409,11 +427,15 @@ class Selection:
         """At most `most` further messages, without reading them; None at the end."""
         raise NotImplementedError
 
-    def lock(
-        self, connection: Connection, most: int, grouping: Grouping, limit: object
-    ) -> tuple[list[LockedRows], int]:
-        """Lock at most `most` further messages, as `lock` does; those of the grouping that are at
-        its limit are left alone."""
+    def groups(
+        self, most: int, grouping: Grouping, limit: object
+    ) -> tuple[list[Group], ScanKey | None]:
+        """The groups of at most `most` further messages, and the last row considered; none at the
+        end."""
+        raise NotImplementedError
+
+    def lock(self, connection: Connection, wanted: NextMessages) -> tuple[list[LockedRows], int]:
+        """Lock further messages, as the function `lock` does."""
         raise NotImplementedError
 
     def return_to(self, place: object) -> None:
@@ -548,24 +570,48 @@ class QueueSelection(Selection):
             session, source = self._criteria.session, self._source
             with session.transaction(read_task(source.queue)) as connection:
                 source.begin_read(connection, self._criteria.database)
-                scan, rows = self._chunk(connection, ChosenRow, "chosen", most, grouping, limit)
+                query = self._grouped(most, grouping, limit)
+                scan, rows = self._chunk(connection, ChosenRow, "chosen", query)
             if any(row.matching for row in rows):
                 storage = self._storage_of(scan)
                 found = (row.of(storage, scan.state, scan.name) for row in rows if row.matching)
                 return Chosen(tuple(found))
         return None
 
-    def lock(
-        self, connection: Connection, most: int, grouping: Grouping, limit: object
-    ) -> tuple[list[LockedRows], int]:
+    def groups(
+        self, most: int, grouping: Grouping, limit: object
+    ) -> tuple[list[Group], ScanKey | None]:
+        session, source = self._criteria.session, self._source
+        room = None
+        while self._left:
+            place = self.place
+            with session.transaction(read_task(source.queue)) as connection:
+                source.begin_read(connection, self._criteria.database)
+                query = self._grouped(most, grouping, limit)
+                scan, rows = self._chunk(connection, CountedRow, "counted", query, room)
+            if (found := sum(row.matching for row in rows)) > most:
+                self.return_to(place)
+                room = most
+            elif found:
+                groups = [row.group for row in rows if row.matching]
+                return groups, message_key(scan, last_row(rows))
+        return [], None
+
+    def lock(self, connection: Connection, wanted: NextMessages) -> tuple[list[LockedRows], int]:
         begun = time.monotonic()
+        groups = tuple(group.text for group in wanted.groups)
+        room = None if wanted.until is None else ROWS_AT_ONCE
         while self._left and time.monotonic() - begun < TRANSACTION_SECONDS:
-            scan, rows = self._chunk(connection, LockedRow, LOCK_NEXT, most, grouping, limit)
+            query = self._grouped(wanted.most, wanted.grouping, wanted.limit)
+            query = replace(query, groups=groups, until=wanted.until)
+            scan, rows = self._chunk(connection, LockedRow, LOCK_NEXT, query, room)
             for row in rows:
                 if row.matching:
                     storage = self._storage_of(scan)
                     held = LockedRows(storage, scan.state, row.locked, row.locations)
                     return [held] if row.locked else [], row.matching - row.locked
+            if wanted.until is not None:
+                break
         return [], 0
 
     def _storage_of(self, scan: Scan) -> Storage:
@@ -578,22 +624,25 @@ class QueueSelection(Selection):
         connection: Connection,
         row_type: type[ChunkRow],
         last: str,
-        most: int,
-        grouping: Grouping,
-        limit: object,
+        query: MessageQuery,
+        room: int | None = None,
     ) -> tuple[Scan, list[ChunkRow]]:
-        """The next chunk; it is larger the more of those before it had none."""
-        filters = self._left[0]
-        query = replace(self._query(filters, most), grouping=grouping, group_limit=limit)
+        """The next chunk; without a size (`room`), larger the more of those before it had none."""
+        filters, most = query.filters, query.limit
         all_scans = scans_for(self._source.queue, filters)
         scans = tuple(scan for scan in all_scans if scan.state not in self._source.hidden)
         index, key = read_key(self._after, scans) if self._after else (0, None)
         scan = scans[index]
-        room = READ_AT_ONCE if filters.narrowing else most
-        if scan.by is By.LOCATION:
-            room = 1 + room // _ROWS_OF_A_PAGE
-        if not filters.reads_values:
-            room <<= min(self._holes, 10)
+        if room is not None:
+            most = room
+        else:
+            room = READ_AT_ONCE if filters.narrowing else most
+            if scan.by is By.LOCATION:
+                room = 1 + room // _ROWS_OF_A_PAGE
+            if not filters.reads_values:
+                room <<= min(self._holes, 10)
+            if last == "counted":
+                most = room
         request = replace(query.scan_request(scan), n=most, read_limit=room, sizes=False)
         rows, key = read_chunk(connection, self._source, request, key, row_type, last)
         found = any(row.matching for row in rows)
@@ -605,6 +654,11 @@ class QueueSelection(Selection):
         else:
             self._after = key.text
         return scan, rows
+
+    def _grouped(self, most: int, grouping: Grouping, limit: object) -> MessageQuery:
+        """For the first of the scans that remain."""
+        query = self._query(self._left[0], most)
+        return replace(query, grouping=grouping, group_limit=limit)
 
     def _query(self, filters: Filters, most: int) -> MessageQuery:
         return MessageQuery(filters, most, oldest_first=True, moment=self._criteria.cutoff)

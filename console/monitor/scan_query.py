@@ -274,6 +274,7 @@ def query(source: MessageSource, request: ScanRequest, last: str) -> TextClause:
         steps.append(("held", source.statement_name("lock_chosen_now")))
         storage = "slots" if request.scan.of_slots else "table"
         options = {**scope.options, "storage": storage, "next": "yes", "lock": "yes"}
+        options["until"] = yes_no(request.until)
         scope = sql.Scope(scope.values, options, scope.roles)
         if request.scan.in_hand:
             scope = in_hand(source.queue, scope)
@@ -343,6 +344,9 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
         "n": request.n,
         "after_id": request.after.id if request.after else None,
         "after_time": request.after.time if request.after else None,
+        "until_id": request.until.id if request.until else None,
+        "until_time": request.until.time if request.until else None,
+        "groups": source.product.array(request.groups),
         "first": first,
         "last": last,
         "first_slot": first % slots,

@@ -5,7 +5,7 @@ Most queues have one scan per state. They follow from the design; the SQL is the
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -142,6 +142,10 @@ class ScanRequest:
     grouping: Grouping = Grouping.NO
     group_limit: object = None
     """Of the grouping: a time, or seconds."""
+    groups: Sequence[str] = ()
+    """The only ones; empty: all."""
+    until: ScanKey | None = None
+    """The last message."""
 
     @property
     def down(self) -> bool:

@@ -560,6 +560,10 @@ AND w.key_id = :after_id -- when own_operators=no
 AND w.key_id OPERATOR("{key_operators}".=) :after_id -- when own_operators=yes
 AND w.key_time = :after_time -- when sorted=time_up|time_down
 -- end
+-- when until=yes
+AND w.key_id <= :until_id -- when sorted=id_up|undated_up
+AND (w.key_time, w.key_id) <= (:until_time, :until_id) -- when sorted=time_up
+-- end
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
 -- however long it runs.
 -- when by_age=scan
@@ -765,6 +769,7 @@ FROM (
         count(*) FILTER (WHERE t.matches AND l.state = :state) OVER (ORDER BY l.position) AS until_here,
         -- end
         t.matches AND l.state = :state
+        AND concat({side}, ' ', {claimant}) = ANY(CAST(:groups AS text[])) -- when grouped=by_claimant
         -- What a reschedule would not change.
         AND l.due_at IS DISTINCT FROM CAST(:due_time AS timestamptz) -- when grouped=by_due
         AS matches

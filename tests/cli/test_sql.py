@@ -102,7 +102,10 @@ def test_errors_and_requeue_send_what_is_printed_and_release_ends_with_its_updat
             t for t, label in found.items() if label.partition(".")[2] not in NOT_PRINTED
         } <= printed
     names = [one["name"] for one in shown(console, "release", name)]
-    assert names[-2:] == ["actions.lock_chosen", "actions.make_ready"]
+    assert [name.partition("+common.lock_next")[0] for name in names[-2:]] == [
+        "monitor.messages+common.chunk+common.next_chosen+actions.lock_chosen_now",
+        "actions.make_ready",
+    ]
 
 
 NOT_PRINTED = {"server_time", "target_state", "archive_end", "archived_after"}

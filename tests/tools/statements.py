@@ -188,7 +188,7 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
     "ids": ("kept", "new"),
     "rows": ("kept", "popped", "pushed"),
     "target_payload": ("text", "json", "bytes"),
-    **dict.fromkeys(("titles", "to_back", "lock", "lakes", "next"), ("yes", "no")),
+    **dict.fromkeys(("titles", "to_back", "lock", "lakes", "next", "until"), ("yes", "no")),
     **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
 }
 """What the statements of actions.sql test in `-- when`, besides those of a scan."""
