@@ -272,13 +272,16 @@ def query(source: MessageSource, request: ScanRequest, last: str) -> TextClause:
     if last == LOCK_NEXT:
         steps.append(("chosen", "common.next_chosen"))
         steps.append(("held", source.statement_name("lock_chosen_now")))
-        storage = "slots" if request.scan.of_slots else "table"
-        options = {**scope.options, "storage": storage, "next": "yes", "lock": "yes"}
-        options["until"] = yes_no(request.until)
-        scope = sql.Scope(scope.values, options, scope.roles)
-        if request.scan.in_hand:
-            scope = in_hand(source.queue, scope)
+        scope = _locking(source.queue, request, scope)
     return sql.piped(steps, f"common.{last}", source.product.dialect, scope)
+
+
+def _locking(queue: Queue, request: ScanRequest, scope: sql.Scope) -> sql.Scope:
+    storage = "slots" if request.scan.of_slots else "table"
+    until = yes_no(request.until)
+    options = {**scope.options, "storage": storage, "next": "yes", "lock": "yes", "until": until}
+    scope = sql.Scope(scope.values, options, scope.roles)
+    return in_hand(queue, scope) if request.scan.in_hand else scope
 
 
 def locks_next(product: Product) -> bool:

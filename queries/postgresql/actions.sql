@@ -1,8 +1,8 @@
 -- What operators do with messages: each statement is one batch of an action, in a transaction that begins with
--- `lock_rows`. The plan was made earlier; only rows that are still in the same state, and that nobody holds, are locked
--- and acted on.
+-- `lock_rows`, or with `lock_next` of common.sql, which also chooses them. The plan was made earlier; only rows that are
+-- still in the same state, and that nobody holds, are locked and acted on.
 --
--- Rows are in a storage: the queue's table, a ring's slots, or its in_hand. `lock_rows` finds them by their keys, later
+-- Rows are in a storage: the queue's table, a ring's slots, or its in_hand. `lock_rows` finds them by their keys, other
 -- statements by ctid, of an adopted table by its oid and ctid: a locked row neither moves nor changes, and a ctid needs no
 -- index (the oid, because partitions repeat ctids). Each batch counts its ledger: rows out of the source, rows into the
 -- target.
