@@ -62,6 +62,8 @@ _RECONNECT_PAUSES = (0.0, 1.0, 3.0, 6.0)
 """Before each attempt to find out how far an action came whose connection was lost."""
 _QUICK_SECONDS = 0.2
 """A batch that took less may have been smaller than it could be."""
+_FEW_GROUPS = 200
+"""So many groups of a plan are asked for in each batch; of more, those that are in it."""
 _RECONNECT_SECONDS = 30.0
 """For all of these attempts together."""
 
@@ -534,15 +536,20 @@ class _Run:
         """The same, of which nothing is known but whose they are, where that decides."""
         action = self._action
         grouping, limit = action.grouping, action.group_limit
+        planned = list(self._selected.by_group)
         while not selection.finished:
             wanted = NextMessages(selection, selection.place, size, grouping, limit)
             if grouping is not Grouping.BY_CLAIMANT:
                 return wanted
-            groups, until = selection.groups(size, grouping, limit)
+            groups, until = planned, None
+            if len(planned) > _FEW_GROUPS:
+                groups, until = selection.groups(size, grouping, limit)
             excluded = action.groups_excluded(session, groups) if groups else {}
             if included := [group for group in groups if group not in excluded]:
                 behind = selection.place
                 return replace(wanted, groups=included, until=until, behind=behind)
+            if groups is planned:
+                break
         return []
 
     def _read(self, session: Session, selection: Selection, size: int) -> list[Message]:

@@ -294,8 +294,12 @@ def test_the_newest_are_kept_whatever_leaves_meanwhile(
     assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
 
 
-def test_claims_are_released_by_claimant_whatever_the_batches(use_postgresql: Use) -> None:
+@pytest.mark.parametrize("few", [0, 200], ids=["by batch", "by plan"])
+def test_claims_are_released_by_claimant_whatever_the_batches(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
     """Those of another claimant stay, unlocked, wherever in a batch they are."""
+    monkeypatch.setattr(execute, "_FEW_GROUPS", few)
     client = use_postgresql(Variant(DESIGNS["claim"], {}))
     client.push_many(client.payloads(*range(40)))
     client.pop_many(40)
