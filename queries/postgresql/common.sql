@@ -750,8 +750,15 @@ FROM (
     GROUP BY r.label, r.side
 ) AS c
 
+-- define: is_next
+-- for row l, judged: whether a verb takes it
+t.matches AND l.state = :state
+AND concat({side}, ' ', {claimant}) = ANY(CAST(:groups AS text[])) -- when grouped=by_claimant
+-- What a reschedule would not change.
+AND l.due_at IS DISTINCT FROM CAST(:due_time AS timestamptz) -- when grouped=by_due
+
 -- name: next_chosen
--- of the chunk: the first :n rows that match and have the filters' state, and those between, which do not match
+-- of the chunk: the first :n rows that a verb takes, and those between, which do not match
 SELECT
     r.position AS position,
     r.key_time AS key_time,
@@ -766,13 +773,9 @@ FROM (
         l.key_id AS key_id,
         l.location AS location, -- when located=yes
         -- when bounded=yes
-        count(*) FILTER (WHERE t.matches AND l.state = :state) OVER (ORDER BY l.position) AS until_here,
+        count(*) FILTER (WHERE {is_next}) OVER (ORDER BY l.position) AS until_here,
         -- end
-        t.matches AND l.state = :state
-        AND concat({side}, ' ', {claimant}) = ANY(CAST(:groups AS text[])) -- when grouped=by_claimant
-        -- What a reschedule would not change.
-        AND l.due_at IS DISTINCT FROM CAST(:due_time AS timestamptz) -- when grouped=by_due
-        AS matches
+        {is_next} AS matches
     {judged}
 ) AS r
 WHERE r.until_here <= :n -- when bounded=yes

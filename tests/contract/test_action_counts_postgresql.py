@@ -294,6 +294,22 @@ def test_the_newest_are_kept_whatever_leaves_meanwhile(
     assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
 
 
+def test_those_left_alone_end_no_search(use_postgresql: Use) -> None:
+    """However many of them are before the others, and whatever the batches and the filters."""
+    client = use_postgresql(Variant(DESIGNS["pending"], {}))
+    table = f'"{client.queue.schema}"."{client.queue.table}"'
+    with connect(client.url) as connection:
+        fill(connection, client.queue, {"scheduled": 30})
+        connection.execute(f"UPDATE {table} SET due_time = '{DUE}' WHERE id <= 20".encode())
+        connection.execute(f"UPDATE {table} SET due_time = '2031-01-01' WHERE id > 20".encode())
+    action = Reschedule(source_of(client), at=DUE)
+    for words in (("limit=4",), ("newer=1h",)):
+        plan = select(client.database, action, parse(words))
+        result = execute.execute(client.database, action, plan, Batching(3))
+        assert result.done == plan.count > 0
+    assert select(client.database, action, parse(())).count == 0
+
+
 @pytest.mark.parametrize("few", [0, 200], ids=["by batch", "by plan"])
 def test_claims_are_released_by_claimant_whatever_the_batches(
     use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, few: int
@@ -316,7 +332,8 @@ def test_claims_are_released_by_claimant_whatever_the_batches(
         )
     action = Release(source_of(client), stuck_after_seconds=60.0)
     for batch in (1, 5, None):
-        plan = select(client.database, action, parse(("limit=7",) if batch else ()))
+        words = ("limit=7", "older=1s") if batch else ()
+        plan = select(client.database, action, parse(words))
         result = execute.execute(client.database, action, plan, Batching(batch))
         assert (result.done, plan.count) == ((7, 7) if batch else (16, 16))
     with connect(client.url) as connection:
