@@ -7,7 +7,7 @@ Also here: the selection of archived messages, for restore, in the order of thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -83,7 +83,7 @@ class Purge(RowAction):
         return super().select(criteria)
 
     def apply(self, connection: Connection, chosen: Batch, action_id: int) -> Ledger:
-        if self.source.queue.design.waits_itself and not isinstance(chosen, Chosen):
+        if self.source.queue.design.waits_itself and isinstance(chosen, Sequence):
             bound = self.bound(action_id)
             statement = self.source.statement_name(self.statement)
             return broker.receive(connection, self.source, statement, chosen, **bound)

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, repeat
 
 from console import sql
-from console.actions import BATCH, MOST_BATCH
+from console.actions import BATCH, MOST_BATCH, MOST_QUICK_BATCH
 from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
 from console.actions.indexes import Index
 from console.actions.message_action import MessageAction, require_possible, select
@@ -21,6 +21,7 @@ from console.actions.rows import (
     Batch,
     Chosen,
     ErrorSelection,
+    NextMessages,
     Selection,
     SelectionCriteria,
 )
@@ -61,6 +62,8 @@ _RECONNECT_PAUSES = (0.0, 1.0, 3.0, 6.0)
 """Before each attempt to find out how far an action came whose connection was lost."""
 _QUICK_SECONDS = 0.2
 """A batch that took less may have been smaller than it could be."""
+_FEW_GROUPS = 200
+"""So many groups of a plan are asked for in each batch; of more, those that are in it."""
 _RECONNECT_SECONDS = 30.0
 """For all of these attempts together."""
 
@@ -70,7 +73,7 @@ class Batching:
     """Batch size, rate limit and canary."""
 
     batch: int | None = None
-    """None: 500, and up to 4,000 while these are quick."""
+    """None: 500, and more while these are quick."""
     rate: float | None = None
     """Messages a second, at most."""
     canary: bool = False
@@ -313,6 +316,9 @@ class _Run:
         """Of the batch whose commit is not confirmed."""
         self._batches = 0
         self._usual_size = BATCH
+        escalates = database.product.escalates_locks
+        self._most_quick = MOST_BATCH if escalates else MOST_QUICK_BATCH
+        self._kept = selected.filters.keep_newest
         self._stopped = ""
         """Why the action or its canary ended the run."""
         self._fewer = 0
@@ -469,29 +475,30 @@ class _Run:
         if not selected.targets:
             selection = self._action.select(criteria)
         left = selected.count
+        chosen: Batch
         pending: Batch = []
         while left > 0 and not self._control.stopped and not self._stopped:
             size = min(self._batching.sizes(self._moving_batches, self._usual_size), left)
             pending = pending or self._next(session, selection, size)
             if not pending:
                 break
-            if (most := self._may_take(selection, len(pending))) < len(pending):
+            if not isinstance(pending, NextMessages) and (
+                most := self._may_take(selection, len(pending))
+            ) < len(pending):
                 # Some of the newest, which are kept, are among them: others have left meanwhile.
                 selection, left, pending = self._action.select(criteria), min(left, most), []
                 self._fewer = selected.count - self._ledger.selected - left
                 continue
-            chosen: Batch = pending
-            if isinstance(pending, Chosen):
-                pending = []
-            else:
-                chosen, pending = pending[:size], pending[size:]
+            chosen, pending = pending, []
+            if isinstance(chosen, Sequence):
+                chosen, pending = chosen[:size], chosen[size:]
             begun = time.monotonic()
             ledger = self._run_batch(session, record, chosen)
-            if time.monotonic() - begun < _QUICK_SECONDS and len(chosen) == self._usual_size:
-                self._usual_size = min(2 * self._usual_size, MOST_BATCH)
+            if time.monotonic() - begun < _QUICK_SECONDS and ledger.selected == self._usual_size:
+                self._usual_size = min(2 * self._usual_size, self._most_quick)
             left -= ledger.selected
             self._ledger += ledger
-            self._batches += 1
+            self._batches += bool(ledger.selected)
             self._stopped = self._action.stop_reason(ledger)
             self._report(f"{self._batches:,} batches")
             if ledger.out:
@@ -504,7 +511,7 @@ class _Run:
     def _may_take(self, selection: Selection, wanted: int) -> int:
         """At most `wanted`: how many of what matches now are not among the newest that are kept.
         Asked once a batch is chosen: what leaves afterwards is in it, or newer."""
-        kept = self._selected.filters.keep_newest
+        kept = self._kept
         if kept is None or not selection.countable or not self._action.in_queue:
             return wanted
         chunks = selection.count(Grouping.NO, None, kept + wanted)
@@ -519,7 +526,33 @@ class _Run:
         canary = self._batching.canary and self._moving_batches < len(CANARY)
         unjudged = self._action.chosen_unjudged and bool(self._selected.excluded)
         if self._action.by_group and not canary and selection.choosable and not unjudged:
+            # Where the newest are kept, how many there are has to be known before they are locked.
+            if selection.lockable and self._kept is None:
+                return self._unseen(session, selection, size)
             return self._choose(session, selection, size)
+        return self._read(session, selection, size)
+
+    def _unseen(self, session: Session, selection: Selection, size: int) -> Batch:
+        """The same, of which nothing is known but whose they are, where that decides."""
+        action = self._action
+        grouping, limit = action.grouping, action.group_limit
+        planned = list(self._selected.by_group)
+        while not selection.finished:
+            wanted = NextMessages(selection, selection.place, size, grouping, limit)
+            if grouping is not Grouping.BY_CLAIMANT:
+                return wanted
+            groups, until = planned, None
+            if len(planned) > _FEW_GROUPS:
+                groups, until = selection.groups(size, grouping, limit)
+            excluded = action.groups_excluded(session, groups) if groups else {}
+            if included := [group for group in groups if group not in excluded]:
+                behind = selection.place
+                return replace(wanted, groups=included, until=until, behind=behind)
+            if groups is planned:
+                break
+        return []
+
+    def _read(self, session: Session, selection: Selection, size: int) -> list[Message]:
         while chosen := selection.next(size):
             excluded = self._action.excluded(session, chosen)
             ids = {id(message) for some in excluded.values() for message in some}
@@ -544,9 +577,14 @@ class _Run:
         except ConsoleError as error:
             if not error.of_a_row or self._selected.count == 1:
                 raise
-            if isinstance(chosen, Chosen):
+            if isinstance(chosen, NextMessages):
+                chosen.selection.return_to(chosen.place)
+                chosen = self._read(session, chosen.selection, chosen.most)
+            elif isinstance(chosen, Chosen):
                 with session.transaction(self._doing) as connection:
                     chosen = chosen.read(connection)
+            if not chosen:
+                return Ledger()
             if len(chosen) == 1:
                 why = f"message {chosen[0].id or chosen[0].key}: {error.why}"
                 ledger = Ledger(1, failed={why: 1})
@@ -569,7 +607,8 @@ class _Run:
                 if self._queue.kind is Kind.INSTALLED and sql.has(connection, "actions.seek_rows"):
                     sql.run(connection, "actions.seek_rows")
                 ledger = self._action.apply(connection, chosen, record.action_id).require_balance()
-                record.batch(connection, ledger)
+                if ledger.selected:
+                    record.batch(connection, ledger)
                 self._uncommitted = ledger
             self._uncommitted = Ledger()
             return ledger

@@ -18,7 +18,6 @@ from console.actions.canary import CanaryTracker
 from console.actions.rows import (
     CHANGED,
     Batch,
-    Chosen,
     LockedRows,
     Moved,
     QueueSelection,
@@ -193,7 +192,7 @@ class RowAction(MessageAction):
         self.source.wait_for_relay(connection)
         locked, skipped = lock(connection, self.source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
-        if self.tracker is not None and self.tracker.enabled and not isinstance(chosen, Chosen):
+        if self.tracker is not None and self.tracker.enabled and isinstance(chosen, Sequence):
             ids = {id_ for some in locked for id_ in some.ids}
             self.tracker.begin(connection, [message for message in chosen if message.id in ids])
         for some in locked:

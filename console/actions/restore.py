@@ -26,6 +26,7 @@ from console.actions.rows import (
     Batch,
     Chosen,
     Moved,
+    NextMessages,
     Selection,
     SelectionCriteria,
     Storage,
@@ -120,6 +121,7 @@ class Restore(MessageAction):
         self._in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
         self._keeps = queue.design.keeps_row
         self._limit = queue.options.get("max_bytes", "unlimited")
+        self._has_lakes = False
         self._labels: dict[str, str] = {}
         """Of messages that were examined, by their keys, until they are counted."""
 
@@ -134,7 +136,7 @@ class Restore(MessageAction):
             taken = Taken(action)
             self.detail = f"{_describe(taken)}, the last purge"
         with criteria.session.transaction("read archived messages") as connection:
-            restoring = self.restoring_scope(lakes=_lakes(connection))
+            restoring = self.restoring_scope(lakes=self._lakes(connection))
         return ArchiveSelection(self.source, criteria, taken, restoring)
 
     by_group = True
@@ -147,7 +149,7 @@ class Restore(MessageAction):
                 connection,
                 _Labelled,
                 self.source.statement_name("labelled_archived"),
-                self.restoring_scope(lakes=_lakes(connection)),
+                self.restoring_scope(lakes=self._lakes(connection)),
                 keys=self.source.product.array([message.key for message in chosen]),
             )
         self._labels |= {str(row.archive_id): row.label for row in rows}
@@ -220,13 +222,15 @@ class Restore(MessageAction):
         del action_id
         self.source.wait_for_relay(connection)
         # No plan of the pipeline may reserve what is restored, nor restore take what is reserved.
-        if (lakes := _lakes(connection)) == "yes":
+        if (lakes := self._lakes(connection)) == "yes":
             within = scope(self.source, Storage.TABLE)
             sql.run(connection, "pipeline.add_plan", within)
             sql.values(connection, str, self.source.statement_name("lock_lake_plan"), within)
         if isinstance(chosen, Chosen):
             (group,) = chosen.groups
             keys: object = group.arrays["keys"]
+        elif isinstance(chosen, NextMessages):
+            raise TypeError("what restore does with each is read before it is locked")
         else:
             keys = self.source.product.array([message.key for message in chosen])
         row = sql.row(
@@ -280,14 +284,14 @@ class Restore(MessageAction):
         storage = Storage.IN_HAND if self._in_hand else Storage.TABLE
         return scope(self.source, storage, rows=rows, **conditions)
 
+    def _lakes(self, connection: Connection) -> str:
+        """Whether plans of the pipeline are kept here: yes or no. Their tables are not removed."""
+        self._has_lakes = self._has_lakes or decisions.catalog_contents(connection).lakes
+        return "yes" if self._has_lakes else "no"
+
     def _move(self, connection: Connection, name: str, keys: str, **conditions: str) -> Moved:
         statement = self.source.statement_name(name)
         return sql.row(connection, Moved, statement, self.restoring_scope(**conditions), keys=keys)
-
-
-def _lakes(connection: Connection) -> str:
-    """Whether plans of the pipeline are kept here: yes or no."""
-    return "yes" if decisions.catalog_contents(connection).lakes else "no"
 
 
 def _with_remainder(ledger: Ledger, selected: int, why: str) -> Ledger:

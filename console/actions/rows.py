@@ -7,6 +7,7 @@ selected, skips locked ones, and acts on exactly these.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from console import sql
 from console.actions.selected import SelectedError
@@ -25,10 +26,25 @@ from console.errors import RefusedError, UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
 from console.monitor.message import Message, MessageQuery, ReadBound
-from console.monitor.message_count import CountedRow, Group, MessageCount, read_chunk
-from console.monitor.messages import check, check_payload, read_task
-from console.monitor.scan_query import READ_AT_ONCE, MessageSource, Search
-from console.monitor.scans import EVERYTHING, By, Grouping, ScanKey, read_key, scans_for
+from console.monitor.message import key_of as message_key
+from console.monitor.message_count import (
+    ROWS_AT_ONCE,
+    ChunkRow,
+    CountedRow,
+    Group,
+    MessageCount,
+    last_row,
+    read_chunk,
+)
+from console.monitor.messages import TRANSACTION_SECONDS, check, check_payload, read_task
+from console.monitor.scan_query import (
+    LOCK_NEXT,
+    READ_AT_ONCE,
+    MessageSource,
+    Search,
+    locks_next,
+)
+from console.monitor.scans import EVERYTHING, By, Grouping, Scan, ScanKey, read_key, scans_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -172,7 +188,46 @@ def _joined(texts: Sequence[str | None]) -> str | None:
     return known[0][0] + ",".join(text[1:-1] for text in known) + known[0][-1]
 
 
-Batch: TypeAlias = "Sequence[Message] | Chosen"
+@dataclass(frozen=True)
+class LockedRow:
+    """The last row considered, and the messages before it: those that match and, of these, those
+    that are locked."""
+
+    position: int
+    key_time: str | None
+    key_id: str
+    matching: int
+    locked: int
+    locations: str
+
+
+@dataclass(frozen=True)
+class NextMessages:
+    """The next messages of a selection, from a place on: they are chosen by the statement that
+    locks them, in the transaction of their batch. Without those of a grouping that are at its
+    limit, or only those of some groups."""
+
+    selection: Selection
+    place: object
+    most: int
+    grouping: Grouping
+    limit: object
+    groups: Sequence[Group] = ()
+    until: ScanKey | None = None
+    """The last one that was considered when the groups were chosen."""
+    behind: object = None
+    """The place behind that one."""
+
+    def lock(self, connection: Connection) -> tuple[list[LockedRows], int]:
+        """As `lock`: each time the same messages, unless they have changed."""
+        self.selection.return_to(self.place)
+        locked = self.selection.lock(connection, self)
+        if self.until is not None:
+            self.selection.return_to(self.behind)
+        return locked
+
+
+Batch: TypeAlias = "Sequence[Message] | Chosen | NextMessages"
 
 
 def storage_of(queue: Queue, message: Message) -> Storage:
@@ -191,6 +246,7 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
         **plain.options,
         "payload": source.payload or "text",
         "storage": storage.value,
+        "next": "no",
         "own_operators": source.own_operators,
         **conditions,
     }
@@ -204,6 +260,8 @@ def lock(
 
     Waits for no lock. Grouped by storage and state, each in the order of `chosen`.
     """
+    if isinstance(chosen, NextMessages):
+        return chosen.lock(connection)
     if not isinstance(chosen, Chosen):
         return lock_rows(connection, source, chosen)
     held = []
@@ -348,6 +406,12 @@ class Selection:
     """Whether they can be counted without being read."""
     choosable = False
     """Whether a batch of them can be chosen and locked without being read."""
+    lockable = False
+    """Whether one statement does both."""
+    place: object = None
+    """Behind those that were returned or locked."""
+    finished = False
+    """Whether there are no more, as far as is known."""
 
     def next(self, most: int) -> list[Message]:
         """At most `most` further messages; empty at the end."""
@@ -361,6 +425,21 @@ class Selection:
 
     def choose(self, most: int, grouping: Grouping, limit: object) -> Chosen | None:
         """At most `most` further messages, without reading them; None at the end."""
+        raise NotImplementedError
+
+    def groups(
+        self, most: int, grouping: Grouping, limit: object
+    ) -> tuple[list[Group], ScanKey | None]:
+        """The groups of at most `most` further messages, and the last row considered; none at the
+        end."""
+        raise NotImplementedError
+
+    def lock(self, connection: Connection, wanted: NextMessages) -> tuple[list[LockedRows], int]:
+        """Lock further messages, as the function `lock` does."""
+        raise NotImplementedError
+
+    def return_to(self, place: object) -> None:
+        """Go on from there."""
         raise NotImplementedError
 
 
@@ -459,6 +538,22 @@ class QueueSelection(Selection):
         queue = self._source.queue
         return self.countable and queue.kind is Kind.INSTALLED and not queue.design.waits_itself
 
+    @property
+    def lockable(self) -> bool:  # type: ignore[override]
+        return self.choosable and locks_next(self._source.product)
+
+    @property
+    def finished(self) -> bool:  # type: ignore[override]
+        return not self._left
+
+    @property
+    def place(self) -> object:  # type: ignore[override]
+        return tuple(self._left), self._after, self._holes
+
+    def return_to(self, place: object) -> None:
+        left, self._after, self._holes = cast("tuple[tuple[Filters, ...], str | None, int]", place)
+        self._left = list(left)
+
     def count(
         self, grouping: Grouping, limit: object, most: int | None = None
     ) -> Iterator[list[CountedRow]]:
@@ -475,28 +570,81 @@ class QueueSelection(Selection):
             session, source = self._criteria.session, self._source
             with session.transaction(read_task(source.queue)) as connection:
                 source.begin_read(connection, self._criteria.database)
-                chosen = self._choose(connection, most, grouping, limit)
-            if len(chosen):
-                return chosen
+                query = self._grouped(most, grouping, limit)
+                scan, rows = self._chunk(connection, ChosenRow, "chosen", query)
+            if any(row.matching for row in rows):
+                storage = self._storage_of(scan)
+                found = (row.of(storage, scan.state, scan.name) for row in rows if row.matching)
+                return Chosen(tuple(found))
         return None
 
-    def _choose(
-        self, connection: Connection, most: int, grouping: Grouping, limit: object
-    ) -> Chosen:
-        """Of one chunk, which is larger the more of those before it had none."""
-        filters = self._left[0]
-        query = replace(self._query(filters, most), grouping=grouping, group_limit=limit)
+    def groups(
+        self, most: int, grouping: Grouping, limit: object
+    ) -> tuple[list[Group], ScanKey | None]:
+        session, source = self._criteria.session, self._source
+        room = None
+        while self._left:
+            place = self.place
+            with session.transaction(read_task(source.queue)) as connection:
+                source.begin_read(connection, self._criteria.database)
+                query = self._grouped(most, grouping, limit)
+                scan, rows = self._chunk(connection, CountedRow, "counted", query, room)
+            if (found := sum(row.matching for row in rows)) > most:
+                self.return_to(place)
+                room = most
+            elif found:
+                groups = [row.group for row in rows if row.matching]
+                return groups, message_key(scan, last_row(rows))
+        return [], None
+
+    def lock(self, connection: Connection, wanted: NextMessages) -> tuple[list[LockedRows], int]:
+        begun = time.monotonic()
+        groups = tuple(group.text for group in wanted.groups)
+        room = None if wanted.until is None else ROWS_AT_ONCE
+        while self._left and time.monotonic() - begun < TRANSACTION_SECONDS:
+            query = self._grouped(wanted.most, wanted.grouping, wanted.limit)
+            query = replace(query, groups=groups, until=wanted.until)
+            scan, rows = self._chunk(connection, LockedRow, LOCK_NEXT, query, room)
+            for row in rows:
+                if row.matching:
+                    storage = self._storage_of(scan)
+                    held = LockedRows(storage, scan.state, row.locked, row.locations)
+                    return [held] if row.locked else [], row.matching - row.locked
+            if wanted.until is not None:
+                break
+        return [], 0
+
+    def _storage_of(self, scan: Scan) -> Storage:
+        if self._source.queue.design.flow is not Flow.NUMBERS:
+            return Storage.TABLE
+        return Storage.SLOTS if scan.of_slots else Storage.IN_HAND
+
+    def _chunk(
+        self,
+        connection: Connection,
+        row_type: type[ChunkRow],
+        last: str,
+        query: MessageQuery,
+        room: int | None = None,
+    ) -> tuple[Scan, list[ChunkRow]]:
+        """The next chunk; without a size (`room`), larger the more of those before it had none."""
+        filters, most = query.filters, query.limit
         all_scans = scans_for(self._source.queue, filters)
         scans = tuple(scan for scan in all_scans if scan.state not in self._source.hidden)
         index, key = read_key(self._after, scans) if self._after else (0, None)
         scan = scans[index]
-        room = READ_AT_ONCE if filters.narrowing else most
-        if scan.by is By.LOCATION:
-            room = 1 + room // _ROWS_OF_A_PAGE
-        if not filters.reads_values:
-            room <<= min(self._holes, 10)
+        if room is not None:
+            most = room
+        else:
+            room = READ_AT_ONCE if filters.narrowing else most
+            if scan.by is By.LOCATION:
+                room = 1 + room // _ROWS_OF_A_PAGE
+            if not filters.reads_values:
+                room <<= min(self._holes, 10)
+            if last == "counted":
+                most = room
         request = replace(query.scan_request(scan), n=most, read_limit=room, sizes=False)
-        rows, key = read_chunk(connection, self._source, request, key, ChosenRow, "chosen")
+        rows, key = read_chunk(connection, self._source, request, key, row_type, last)
         found = any(row.matching for row in rows)
         self._holes = 0 if found or key is None else self._holes + 1
         if key is None and index + 1 < len(scans):
@@ -505,10 +653,12 @@ class QueueSelection(Selection):
             self._next_scan()
         else:
             self._after = key.text
-        slots = scan.by is not By.ID and scan.by is not By.TIME
-        ring = self._source.queue.design.flow is Flow.NUMBERS
-        storage = Storage.TABLE if not ring else Storage.SLOTS if slots else Storage.IN_HAND
-        return Chosen(tuple(row.of(storage, scan.state, scan.name) for row in rows if row.matching))
+        return scan, rows
+
+    def _grouped(self, most: int, grouping: Grouping, limit: object) -> MessageQuery:
+        """For the first of the scans that remain."""
+        query = self._query(self._left[0], most)
+        return replace(query, grouping=grouping, group_limit=limit)
 
     def _query(self, filters: Filters, most: int) -> MessageQuery:
         return MessageQuery(filters, most, oldest_first=True, moment=self._criteria.cutoff)

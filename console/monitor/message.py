@@ -218,6 +218,10 @@ class MessageQuery:
     """Ages are measured from then, without messages that changed state later. None: now."""
     grouping: Grouping = Grouping.NO
     group_limit: object = None
+    groups: Sequence[str] = ()
+    """The only ones; empty: all."""
+    until: ScanKey | None = None
+    """The last one."""
 
     def scan_request(
         self, scan: Scan, *, after: ScanKey | None = None, exactly: bool = False
@@ -236,6 +240,8 @@ class MessageQuery:
             error_length=max(least, self._error_length + margin),
             grouping=self.grouping,
             group_limit=self.group_limit,
+            groups=self.groups,
+            until=self.until,
         )
 
     def message(self, row: MessageRow, scan: Scan) -> Message:

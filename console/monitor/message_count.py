@@ -46,6 +46,11 @@ class Group(NamedTuple):
     side: int | None = 0
     """Of a limit: -1 below, 1 above, 0 at it; None: not known."""
 
+    @property
+    def text(self) -> str:
+        """As SQL's `concat(side, ' ', label)`."""
+        return f"{'' if self.side is None else self.side} {self.label or ''}"
+
 
 @dataclass(frozen=True)
 class CountedRow:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from console import sql
-from console.catalog import Kind, Queue, relations
+from console.catalog import Kind, Queue, in_hand, relations
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, Filters
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
+LOCK_NEXT = "lock_next"
 READ_MOST = 50_000
 """Messages that one search reads at most."""
 READ_AT_ONCE = 2_000
@@ -267,7 +268,25 @@ def fetch(
 
 def query(source: MessageSource, request: ScanRequest, last: str) -> TextClause:
     steps = [("scanned", source.statement_name(request.scan.statement)), ("chunk", "common.chunk")]
-    return sql.piped(steps, f"common.{last}", source.product.dialect, scope_of(source, request))
+    scope = scope_of(source, request)
+    if last == LOCK_NEXT:
+        steps.append(("chosen", "common.next_chosen"))
+        steps.append(("held", source.statement_name("lock_chosen_now")))
+        scope = _locking(source.queue, request, scope)
+    return sql.piped(steps, f"common.{last}", source.product.dialect, scope)
+
+
+def _locking(queue: Queue, request: ScanRequest, scope: sql.Scope) -> sql.Scope:
+    storage = "slots" if request.scan.of_slots else "table"
+    until = yes_no(request.until)
+    options = {**scope.options, "storage": storage, "next": "yes", "lock": "yes", "until": until}
+    scope = sql.Scope(scope.values, options, scope.roles)
+    return in_hand(queue, scope) if request.scan.in_hand else scope
+
+
+def locks_next(product: Product) -> bool:
+    """Whether one statement chooses messages and locks them."""
+    return sql.has(product, f"common.{LOCK_NEXT}")
 
 
 def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
@@ -282,6 +301,7 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
     conditions = {
         "scan": scan.condition,
         "sorted": request.sorted,
+        "located": yes_no(queue.kind is Kind.INSTALLED and not scan.of_slots),
         "start": "beginning" if request.after is None else start,
         "payload": source.payload or "text",
         "body": yes_no(body and known),
@@ -327,6 +347,9 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
         "n": request.n,
         "after_id": request.after.id if request.after else None,
         "after_time": request.after.time if request.after else None,
+        "until_id": request.until.id if request.until else None,
+        "until_time": request.until.time if request.until else None,
+        "groups": source.product.array(request.groups),
         "first": first,
         "last": last,
         "first_slot": first % slots,

@@ -5,7 +5,7 @@ Most queues have one scan per state. They follow from the design; the SQL is the
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -77,6 +77,11 @@ class Scan:
         """Whether it is read in chunks whose ends are known beforehand."""
         return self.by in {By.NUMBER, By.LOCATION}
 
+    @property
+    def of_slots(self) -> bool:
+        """Whether its messages are in the slots of a ring."""
+        return self.by in {By.NUMBER, By.ARRIVAL}
+
     def roles(self, queue: Queue) -> dict[str, str]:
         if self.in_hand:
             return {role: role for role in _IN_HAND_ROLES}
@@ -137,6 +142,10 @@ class ScanRequest:
     grouping: Grouping = Grouping.NO
     group_limit: object = None
     """Of the grouping: a time, or seconds."""
+    groups: Sequence[str] = ()
+    """The only ones; empty: all."""
+    until: ScanKey | None = None
+    """The last message."""
 
     @property
     def down(self) -> bool:

@@ -141,14 +141,21 @@ def piped(
     steps: Sequence[tuple[str, str]], last: str, dialect: Dialect, scope: Scope
 ) -> TextClause:
     """One statement: each step is a common table expression, the last is the query."""
+    names = tuple(name for name, _ in steps)
+    found = tuple(statement(dialect.name, of) for of in (*(of for _, of in steps), last))
+    return _piped(names, found, dialect, scope)
+
+
+@templates.cleared_with_presets
+@lru_cache(maxsize=_CACHE_SIZE)
+def _piped(
+    names: Sequence[str], found: Sequence[Statement], dialect: Dialect, scope: Scope
+) -> TextClause:
     from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
 
-    statements = [statement(dialect.name, of) for of in (*(of for _, of in steps), last)]
-    label = "+".join(one.label for one in statements)
-    *tables, end = (
-        _render(one, dialect, scope, for_text=True).rstrip("; \n") for one in statements
-    )
-    named = (f"{name} AS ({table})" for (name, _), table in zip(steps, tables, strict=True))
+    label = "+".join(one.label for one in found)
+    *tables, end = (_render(one, dialect, scope, for_text=True).rstrip("; \n") for one in found)
+    named = (f"{name} AS ({table})" for name, table in zip(names, tables, strict=True))
     return text(f"/* dbq {label} */ WITH {', '.join(named)} {end}")
 
 

@@ -237,7 +237,7 @@ SUBSCRIBER = Parameter(
 )
 BATCH = Parameter(
     "batch",
-    f"Messages per transaction; {BATCH_DEFAULT}, and up to {MOST_BATCH:,} while these are quick.",
+    f"Messages per transaction; {BATCH_DEFAULT}, and more while these are quick.",
     WholeNumber(1, MOST_BATCH),
     metavar="N",
 )

@@ -1,8 +1,8 @@
 -- What operators do with messages: each statement is one batch of an action, in a transaction that begins with
--- `lock_rows`. The plan was made earlier; only rows that are still in the same state, and that nobody holds, are locked
--- and acted on.
+-- `lock_rows`, or with `lock_next` of common.sql, which also chooses them. The plan was made earlier; only rows that are
+-- still in the same state, and that nobody holds, are locked and acted on.
 --
--- Rows are in a storage: the queue's table, a ring's slots, or its in_hand. `lock_rows` finds them by their keys, later
+-- Rows are in a storage: the queue's table, a ring's slots, or its in_hand. `lock_rows` finds them by their keys, other
 -- statements by ctid, of an adopted table by its oid and ctid: a locked row neither moves nor changes, and a ctid needs no
 -- index (the oid, because partitions repeat ctids). Each batch counts its ledger: rows out of the source, rows into the
 -- target.
@@ -27,6 +27,18 @@ WHERE {id_is_chosen}
 -- define: id_is_chosen
 m."{id}" = ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=no
 m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=yes
+
+-- define: marked_rows
+-- the rows of :keys, as `chosen` of common.sql has them: locations, in which there may be other rows by now
+FROM "{schema}"."{table}" AS m
+WHERE m.ctid = ANY(CAST(:keys AS tid[]))
+
+-- define: next_rows
+{rows_of_chosen}
+
+-- define: rows_of_chosen
+FROM "{schema}"."{table}" AS m
+WHERE m.ctid = ANY(ARRAY(SELECT c.location FROM chosen AS c WHERE c.matches))
 
 -- define: location
 CAST(m.ctid AS text) -- when installed=yes
@@ -94,6 +106,9 @@ SELECT clock_timestamp() AS moment;
 -- name: seek_rows
 -- script: for the rest of the transaction, rows are found by their keys: a batch reads no table from end to end
 SET LOCAL enable_seqscan = off;
+SET LOCAL enable_bitmapscan = off;
+-- Nor an index: thousands of rows at their locations seem to cost more than all rows in the order of a key.
+SET LOCAL random_page_cost = 0;
 
 -- name: lock_rows
 -- a row for each chosen row that exists: its location and its state (lock=yes: locked now, without those that others hold)
@@ -127,7 +142,7 @@ WITH held AS MATERIALIZED (
         {state_held} AS state,
         {held_attempts} AS attempts -- when defined attempts
         CAST(NULL AS bigint) AS attempts -- when not defined attempts
-    {chosen_rows}
+    {marked_rows}
     -- when defined beside
     AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
     -- end
@@ -139,6 +154,17 @@ SELECT
     CAST(coalesce(array_agg(h.location), '{}') AS text) AS locations
 FROM held AS h
 WHERE (h.state = :state OR h.state IS NULL) AND concat(h.id, ' ', h.attempts) = ANY(CAST(:marks AS text[]));
+
+-- name: lock_chosen_now
+-- a row for each row of `next_chosen` of common.sql that nobody else holds: its location; these are locked now
+SELECT
+    m.message_id AS number, -- when storage=slots
+    m.ctid AS location
+{next_rows}
+-- when defined beside
+AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
+-- end
+FOR UPDATE OF m SKIP LOCKED
 
 -- name: unpack_chosen
 -- a row for each of the chosen
@@ -616,8 +642,9 @@ beside AS (
 
 -- end
 gone AS (
-    DELETE FROM "{schema}"."{queue}_archive" AS a USING wanted AS w, kept AS k
-    WHERE a.archive_id = w.archive_id AND w.id = k.id
+    DELETE FROM "{schema}"."{queue}_archive" AS a
+    -- An array, so that they are looked up: a join reads the whole archive in each batch.
+    WHERE a.archive_id = ANY(ARRAY(SELECT w.archive_id FROM wanted AS w INNER JOIN kept AS k ON w.id = k.id))
     RETURNING 1 AS one
 )
 

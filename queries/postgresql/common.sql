@@ -101,6 +101,10 @@ CAST(NULL AS bigint) AS payload_bytes, -- when body=no
 -- end
 CAST(NULL AS bigint) AS payload_bytes, -- when with_payload=no
 
+-- define: counted_until
+-- the end of the time that messages have been in their state
+coalesce(CAST(:moment AS timestamptz), statement_timestamp())
+
 -- define: seconds_in_state
 -- for row l, judged: how long it has been in its state
 CAST(EXTRACT(EPOCH FROM coalesce(CAST(:moment AS timestamptz), statement_timestamp())) - EXTRACT(EPOCH FROM s.since) AS double precision)
@@ -526,6 +530,7 @@ SELECT
     CAST(w.number AS bigint) AS number,
     -- end
     w.payload AS payload, -- when with_payload=yes
+    w.location AS location, -- when located=yes
     w.key_id AS key_id
 FROM scanned AS w
 WHERE w.key_id IS NOT NULL
@@ -554,6 +559,10 @@ AND w.key_time <= :after_time AND (w.key_time < :after_time OR w.key_id OPERATOR
 AND w.key_id = :after_id -- when own_operators=no
 AND w.key_id OPERATOR("{key_operators}".=) :after_id -- when own_operators=yes
 AND w.key_time = :after_time -- when sorted=time_up|time_down
+-- end
+-- when until=yes
+AND w.key_id <= :until_id -- when sorted=id_up|undated_up
+AND (w.key_time, w.key_id) <= (:until_time, :until_id) -- when sorted=time_up
 -- end
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
 -- however long it runs.
@@ -620,10 +629,10 @@ LIMIT :n
 
 -- define: chosen_key
 -- for row l: what `lock_chosen` finds it by
-l.id
+CAST(l.location AS text)
 
--- define: due_in_key
--- for row l: its due time, where the key begins with that
+-- define: due_of_chosen
+-- for rows r: their due times, where the key begins with that
 CAST(NULL AS text)
 
 -- define: claimant
@@ -636,9 +645,9 @@ CAST(NULL AS text) -- when not grouped=by_claimant
 -- when grouped=by_claimant
 -- Claimed for less than :stuck_after seconds, or longer.
 CASE
-    WHEN {seconds_in_state} NOT BETWEEN 0 - CAST(:ahead AS double precision) AND 1e18 THEN CAST(NULL AS integer)
-    WHEN {seconds_in_state} < CAST(:stuck_after AS double precision) THEN -1
-    WHEN {seconds_in_state} IS NOT NULL THEN 1
+    WHEN NOT isfinite(s.since) OR s.since > {counted_until} + make_interval(secs => CAST(:ahead AS double precision)) THEN CAST(NULL AS integer)
+    WHEN s.since > {counted_until} - make_interval(secs => least(CAST(:stuck_after AS double precision), 1e11)) THEN -1
+    WHEN s.since IS NOT NULL THEN 1
 END
 -- end
 -- when grouped=by_due
@@ -709,7 +718,7 @@ SELECT
     c.matching AS matching,
     CAST(c.keys AS text) AS keys,
     CAST(c.marks AS text) AS marks,
-    CAST(c.due AS text) AS due
+    c.due AS due
 FROM (
     SELECT
         max(r.position) AS position,
@@ -720,7 +729,7 @@ FROM (
         count(*) FILTER (WHERE r.matches) AS matching,
         array_agg(r.key ORDER BY r.position DESC) FILTER (WHERE r.matches) AS keys,
         array_agg(r.mark ORDER BY r.position DESC) FILTER (WHERE r.matches) AS marks,
-        array_agg(r.due ORDER BY r.position DESC) FILTER (WHERE r.matches) AS due
+        {due_of_chosen} AS due
     FROM (
         SELECT
             l.position AS position,
@@ -729,7 +738,6 @@ FROM (
             l.key_id AS key_id,
             {chosen_key} AS key,
             concat(l.id, ' ', l.attempts) AS mark,
-            {due_in_key} AS due,
             {claimant} AS label,
             {side} AS side,
             -- when bounded=yes
@@ -741,6 +749,58 @@ FROM (
     WHERE r.until_here <= :n -- when bounded=yes
     GROUP BY r.label, r.side
 ) AS c
+
+-- define: is_next
+-- for row l, judged: whether a verb takes it
+t.matches AND l.state = :state
+AND concat({side}, ' ', {claimant}) = ANY(CAST(:groups AS text[])) -- when grouped=by_claimant
+-- What a reschedule would not change.
+AND l.due_at IS DISTINCT FROM CAST(:due_time AS timestamptz) -- when grouped=by_due
+
+-- name: next_chosen
+-- of the chunk: the first :n rows that a verb takes, and those between, which do not match
+SELECT
+    r.position AS position,
+    r.key_time AS key_time,
+    r.key_id AS key_id,
+    r.location AS location, -- when located=yes
+    r.matches AS matches
+FROM (
+    SELECT
+        l.position AS position,
+        l.key_time AS key_time, -- when sorted=time_up|time_down
+        CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
+        l.key_id AS key_id,
+        l.location AS location, -- when located=yes
+        -- when bounded=yes
+        count(*) FILTER (WHERE {is_next}) OVER (ORDER BY l.position) AS until_here,
+        -- end
+        {is_next} AS matches
+    {judged}
+) AS r
+WHERE r.until_here <= :n -- when bounded=yes
+
+-- name: lock_next
+-- of `next_chosen`: how many match, how many of these are locked now, as they were chosen, and their locations
+-- position, key: of its last row. No row if there is none. Chosen and locked by one statement, a row is the same as long as
+-- it is in the same place.
+SELECT
+    e.position AS position,
+    CAST(e.key_time AS text) AS key_time,
+    CAST(e.key_id AS text) AS key_id,
+    (SELECT count(*) FROM chosen AS c WHERE c.matches) AS matching,
+    l.locked AS locked,
+    l.locations AS locations
+FROM (SELECT c.* FROM chosen AS c ORDER BY c.position DESC LIMIT 1) AS e
+CROSS JOIN (
+    SELECT
+        count(*) AS locked,
+        CAST(coalesce(array_agg(h.location), '{}') AS text) AS locations
+    FROM held AS h INNER JOIN chosen AS c ON {is_as_chosen}
+) AS l
+
+-- define: is_as_chosen
+h.location = c.location
 
 -- name: error_texts
 -- of the chunk, unordered: the beginning of each error's text, its time and its attempts

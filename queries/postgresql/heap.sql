@@ -20,9 +20,6 @@ true
 FROM "{schema}"."{table}" AS m
 WHERE m.ctid = ANY(CAST(:keys AS tid[]))
 
--- define: chosen_key
-CAST(l.key_id AS text)
-
 -- name: tables
 -- script: the queue's table
 CREATE TABLE "{schema}"."{queue}" (
@@ -122,6 +119,7 @@ WHERE c.oid = CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid);
 -- the messages in the pages :first to :last (sorted), each with its ctid as its key, for `chunk` of common.sql
 -- Without an index the ctid is the only key, and rows never move.
 SELECT
+    m.ctid AS location, -- when installed=yes
     m.ctid AS key_id, -- when sorted=id_up|id_down
     CAST('' AS text) AS key_id, -- when sorted=no
     CAST(m."{id}" AS text) AS id, -- when role id

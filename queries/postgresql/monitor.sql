@@ -261,10 +261,19 @@ SELECT
     {error} AS error, -- when defined error
     {title} AS title, -- when defined title
     {payload} AS payload, -- when with_payload=yes
+    m.ctid AS location, -- when installed=yes
     {key} AS key_id
 FROM "{schema}"."{table}" AS m
 WHERE {is_ready} -- when scan=ready
-WHERE {is_scheduled} -- when scan=scheduled
+-- when scan=scheduled
+-- when sorted=time_up
+WHERE {is_scheduled} -- when start=beginning
+-- The index would begin at the present and not at the key, and a reschedule would read again all that it has moved there.
+WHERE ({is_scheduled}) IS TRUE -- when not start=beginning
+-- else
+WHERE {is_scheduled}
+-- end
+-- end
 WHERE {is_claimed} -- when scan=claimed
 WHERE {is_error} -- when scan=error
 WHERE {is_done} -- when scan=done

@@ -57,7 +57,11 @@ ACTING = {
     # Errors are counted, and read only if there are any.
     "purge": (
         ("--yes",),
-        {f"messages+common.chunk+common.{last} of error" for last in ("matching", "chosen")},
+        {
+            "messages+common.chunk+common.matching of error",
+            "messages+common.chunk+common.next_chosen+actions.lock_chosen_now+common.lock_next"
+            " of error",
+        },
     ),
     "restore": (("--yes",), {"restore_rows"}),
 }
@@ -98,7 +102,10 @@ def test_errors_and_requeue_send_what_is_printed_and_release_ends_with_its_updat
             t for t, label in found.items() if label.partition(".")[2] not in NOT_PRINTED
         } <= printed
     names = [one["name"] for one in shown(console, "release", name)]
-    assert names[-2:] == ["actions.lock_chosen", "actions.make_ready"]
+    assert [name.partition("+common.lock_next")[0] for name in names[-2:]] == [
+        "monitor.messages+common.chunk+common.next_chosen+actions.lock_chosen_now",
+        "actions.make_ready",
+    ]
 
 
 NOT_PRINTED = {"server_time", "target_state", "archive_end", "archived_after"}
@@ -117,11 +124,11 @@ def test_printed_statements_can_be_run_unchanged(console: Console, install: Inst
 
 def test_bound_parameters_have_their_names_and_types(console: Console, install: Install) -> None:
     name = install("pending")
-    (lock,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_chosen"]
-    assert lock["returns"].startswith("one row: how many of the chosen rows")
-    of = '"pg_catalog"."timestamptz"[]'
-    assert {"name": "due", "type": of, "value": None} in lock["parameters"]
-    assert f"-- binds :due {of}\n" in console.done("sql", "purge", name).text
+    statements = shown(console, "purge", name)
+    (move,) = [one for one in statements if one["name"] == "actions.archive_rows"]
+    assert move["returns"].startswith("one row: how many messages left the queue")
+    assert {"name": "locations", "type": "tid[]", "value": None} in move["parameters"]
+    assert "-- binds :locations tid[]\n" in console.done("sql", "purge", name).text
 
 
 def test_sql_shows_or_refuses_every_verb(console: Console, install: Install) -> None:

@@ -156,7 +156,7 @@ BATCH, FEW, MANY = 500, 1_000, 10_000
 VERBS: dict[str, tuple[str, str, Callable[[MessageSource], MessageAction]]] = {
     "requeue": ("claim", "errors", Requeue),
     "requeue of status": ("status", "errors", Requeue),
-    "release": ("split", "stuck", partial(Release, stuck_after_seconds=60.0, unknown=True)),
+    "release": ("split", "claimed", partial(Release, stuck_after_seconds=0.0, unknown=True)),
     "archive": ("status", "done", Archive),
     "purge": ("heap", "ready", Purge),
     "purge of a ring": ("ring", "ready", Purge),
@@ -199,6 +199,39 @@ def test_a_verb_costs_statements_by_the_batch_and_reads_no_message(
     # Its key, its mark and its location; a restored one's key three times.
     assert characters(many) - characters(few) <= 130 * (MANY - FEW)
     assert len(few) <= 12 * (1 + FEW // BATCH) + 30
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_batch_reads_its_own_messages_and_not_those_before_it(
+    use_postgresql: Use, verb: str
+) -> None:
+    """Entries of indexes and rows of tables: so many for each message, however many batches."""
+    design, state, action_of = VERBS[verb]
+    options = {"size": "20000", "max_bytes": "20"} if design == "ring" else {}
+    client = use_postgresql(Variant(DESIGNS[design], options))
+    if state:
+        with connect(client.url) as connection:
+            fill(connection, client.queue, {state: MANY})
+    else:
+        archived(client, MANY)
+    plan = execute.plan(
+        client.database, action_of(source_of(client)), batching=Batching(batch=BATCH)
+    )
+    before = entries_read(client)
+    assert plan.run_to_end().done == MANY
+    assert entries_read(client) - before <= 15 * MANY
+
+
+def entries_read(client: Client) -> int:
+    """So far, in the queue's tables and their indexes."""
+    with client.database.transaction("count") as connection:
+        connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+    with connect(client.url) as connection:
+        query = """SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = %s)
+            + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = %s)"""
+        row = connection.execute(query, [client.queue.schema] * 2).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def rows(sent: list[Sent]) -> int:
@@ -261,6 +294,54 @@ def test_the_newest_are_kept_whatever_leaves_meanwhile(
     assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
 
 
+def test_those_left_alone_end_no_search(use_postgresql: Use) -> None:
+    """However many of them are before the others, and whatever the batches and the filters."""
+    client = use_postgresql(Variant(DESIGNS["pending"], {}))
+    table = f'"{client.queue.schema}"."{client.queue.table}"'
+    with connect(client.url) as connection:
+        fill(connection, client.queue, {"scheduled": 30})
+        connection.execute(f"UPDATE {table} SET due_time = '{DUE}' WHERE id <= 20".encode())
+        connection.execute(f"UPDATE {table} SET due_time = '2031-01-01' WHERE id > 20".encode())
+    action = Reschedule(source_of(client), at=DUE)
+    for words in (("limit=4",), ("newer=1h",)):
+        plan = select(client.database, action, parse(words))
+        result = execute.execute(client.database, action, plan, Batching(3))
+        assert result.done == plan.count > 0
+    assert select(client.database, action, parse(())).count == 0
+
+
+@pytest.mark.parametrize("few", [0, 200], ids=["by batch", "by plan"])
+def test_claims_are_released_by_claimant_whatever_the_batches(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Those of another claimant stay, unlocked, wherever in a batch they are."""
+    monkeypatch.setattr(execute, "_FEW_GROUPS", few)
+    client = use_postgresql(Variant(DESIGNS["claim"], {}))
+    client.push_many(client.payloads(*range(40)))
+    client.pop_many(40)
+    table = f'"{client.queue.schema}"."{client.queue.table}"'
+    with connect(client.url) as connection:
+        # Three of a closed session, then one of this one, and so on.
+        connection.execute(
+            f"""UPDATE {table} AS m SET
+            processing_started_at = now() - interval '1 hour' + q.n * interval '1 s',
+            claimed_by = CASE WHEN q.n % 4 > 0 THEN 'pid=999999 start=2020-01-01T00:00:00Z bound'
+                ELSE m.claimed_by END
+            FROM (SELECT id, row_number() OVER (ORDER BY created_at, id) AS n FROM {table}) AS q
+            WHERE m.id = q.id"""
+        )
+    action = Release(source_of(client), stuck_after_seconds=60.0)
+    for batch in (1, 5, None):
+        words = ("limit=7", "older=1s") if batch else ()
+        plan = select(client.database, action, parse(words))
+        result = execute.execute(client.database, action, plan, Batching(batch))
+        assert (result.done, plan.count) == ((7, 7) if batch else (16, 16))
+    with connect(client.url) as connection:
+        query = f"SELECT count(*), count(*) FILTER (WHERE xmax = 0) FROM {table}"
+        left = connection.execute(f"{query} WHERE processing_started_at IS NOT NULL".encode())
+        assert left.fetchone() == (10, 10)
+
+
 def test_claims_of_many_sessions_are_locked_together(use_postgresql: Use) -> None:
     client = use_postgresql(Variant(DESIGNS["claim"], {}))
     client.push_many(client.payloads(*range(60)))
@@ -280,4 +361,4 @@ def test_claims_of_many_sessions_are_locked_together(use_postgresql: Use) -> Non
         sent.append(statement)
 
     assert execute.execute(client.database, action, plan).done == 60
-    assert sum("lock_chosen" in statement for statement in sent) == 1
+    assert sum("common.lock_next" in statement for statement in sent) == 1

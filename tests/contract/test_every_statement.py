@@ -196,6 +196,7 @@ def act(client: Client) -> None:
     client.push_many(client.payloads(*range(3)))
     if not queue.design.waits_itself:
         read_what_is_chosen(client, Purge(source))
+        run(client, Purge(source), "state=ready", "keep-newest=1")
     run(client, Purge(source))
     run(client, Restore(source))
     if queue.finishes:
@@ -260,8 +261,8 @@ def make_decisions(client: Client) -> None:
     pause.resume(database, queue)
 
 
-def run(client: Client, action: MessageAction) -> None:
-    action_plan = message_action.select(client.database, action)
+def run(client: Client, action: MessageAction, *filters: str) -> None:
+    action_plan = message_action.select(client.database, action, parse(filters))
     done = execute.execute(client.database, action, action_plan)
     assert done.ledger.out == action_plan.count > 0
 

@@ -12,7 +12,14 @@ from console.designs import DESIGNS, Flow, Order, presets
 from console.engines import Product
 from console.features.presets.discovery import LibraryTable, queue_of
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, NOTHING, Filters, parse
-from console.monitor.scan_query import KeyType, MessageSource, query, scope_of
+from console.monitor.scan_query import (
+    LOCK_NEXT,
+    KeyType,
+    MessageSource,
+    locks_next,
+    query,
+    scope_of,
+)
 from console.monitor.scans import (
     EVERYTHING,
     By,
@@ -140,11 +147,12 @@ def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterato
     Or of half of them, which still has every pair of direction, start and filters.
     """
     for source in sources(product, queue):
+        locks = queue.kind is Kind.INSTALLED and locks_next(product)
         for request in scan_requests(source):
             starts = (request.after is not None) + request.exactly
             if not everything and (starts + request.reverse + request.filters.narrowing) % 2:
                 continue
-            for last in ("matching", *_other_results(request)):
+            for last in ("matching", *_other_results(request, locks=locks)):
                 where = (
                     f"{queue.design.name} {dict(queue.options)} {source.payload} {request} {last}"
                 )
@@ -154,22 +162,23 @@ def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterato
 
 def for_statement(request: ScanRequest, queue: Queue, last: str) -> ScanRequest:
     """As verbs count or choose such messages: those that leave some alone, those with a limit."""
-    if last not in {"counted", "chosen"}:
+    if last not in {"counted", "chosen", LOCK_NEXT}:
         return request
     grouping = Grouping.BY_CLAIMANT if request.scan.state == "claimed" else Grouping.NO
     if queue.design.order is Order.DUE:
         grouping = Grouping.BY_DUE
-    bounded = request.filters.narrowing == (last == "chosen")
+    bounded = request.filters.narrowing == (last != "counted")
     n = request.n if bounded else EVERYTHING
     return replace(request, grouping=grouping, sizes=last == "counted", n=n)
 
 
-def _other_results(request: ScanRequest) -> list[str]:
+def _other_results(request: ScanRequest, *, locks: bool = False) -> list[str]:
     """The other results that scans of some states are used for."""
     others = ["error_texts"] if request.scan.state == "error" else []
     others += ["retried"] if request.scan.state in {"ready", "claimed", "error"} else []
     for_plans = request.payload_length is None and not request.exactly
-    return others + (["counted", "chosen"] if for_plans else [])
+    locked = [LOCK_NEXT] if locks and for_plans else []
+    return others + (["counted", "chosen", *locked] if for_plans else [])
 
 
 # -- actions on messages
@@ -179,7 +188,7 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
     "ids": ("kept", "new"),
     "rows": ("kept", "popped", "pushed"),
     "target_payload": ("text", "json", "bytes"),
-    **dict.fromkeys(("titles", "to_back", "lock", "lakes"), ("yes", "no")),
+    **dict.fromkeys(("titles", "to_back", "lock", "lakes", "next", "until"), ("yes", "no")),
     **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
 }
 """What the statements of actions.sql test in `-- when`, besides those of a scan."""
@@ -314,8 +323,7 @@ CONDITIONS_OF_SCANS: dict[str, tuple[str, ...]] = {
     "by_age": ("scan", "row"),
     **dict.fromkeys(("body", "with_payload"), ("yes", "no")),
     **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
-    "hashed": ("yes", "no"),
-    "bounded": ("yes", "no"),
+    **dict.fromkeys(("hashed", "bounded", "located"), ("yes", "no")),
     "grouped": tuple(grouping.value for grouping in Grouping if grouping is not Grouping.BY_LABEL),
     "own_operators": ("yes", "no"),
     **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from console import sql
-from console.actions.rows import ChosenRow
+from console.actions.rows import ChosenRow, LockedRow
 from console.catalog import Queue
 from console.designs import DESIGNS, designs_on
 from console.doctor import broker, claims, messages, sessions
@@ -19,7 +19,7 @@ from console.engines import PRODUCTS, Product
 from console.features.lake.archive import delete as deletes
 from console.features.lake.archive import files, plan
 from console.monitor.message_count import CountedRow
-from console.monitor.scan_query import MessageSource, query
+from console.monitor.scan_query import LOCK_NEXT, MessageSource, locks_next, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
@@ -138,6 +138,7 @@ def test_statements_only_on_sql_server_fill_their_row_types() -> None:
 
 SCANNED = {"claimed": claims.ClaimedRow, "contradictions": claims.ContradictionRow}
 SCANNED |= {"retried": messages.AttemptsRow, "counted": CountedRow, "chosen": ChosenRow}
+SCANNED |= {LOCK_NEXT: LockedRow}
 
 
 def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
@@ -149,6 +150,7 @@ def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
         names = {"retried"} if scan.state in {"ready", "claimed", "error"} else set()
         names |= {"claimed"} if scan.state == "claimed" else set()
         names |= {"counted", "chosen"} if scan.state else set()
+        names |= {LOCK_NEXT} if scan.state and locks_next(product) else set()
         if queue.design.name in {"status", "split"} or scan.state == "error":
             names |= {"contradictions"} if scan.state != "ready" and not scan.in_hand else set()
         for after in (None, ScanKey(scan.name, "2026-01-01T00:00:00", "1", scan.dated)):

@@ -39,8 +39,8 @@ from console.errors import UsageError
 from console.monitor import latency
 from console.monitor.filters import NOTHING
 from console.monitor.message import MessageQuery
-from console.monitor.scan_query import MessageSource, query, values_of
-from console.monitor.scans import By, Scan, ScanRequest, scans_of
+from console.monitor.scan_query import LOCK_NEXT, MessageSource, locks_next, query, values_of
+from console.monitor.scans import By, Grouping, Scan, ScanKey, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH
 from console.verbs.command import Command
 from console.verbs.parameters import SUBSCRIBER, argument
@@ -190,8 +190,9 @@ def _scanned_each(
 ) -> Iterator[Shown]:
     for scan in scans:
         chunk = (0, 0) if scan.chunks else None
-        request = replace(request_for(scan), chunk=chunk, sizes=last != "chosen")
-        if last == "chosen" and scan.by is By.LOCATION:  # a page has more rows than are wanted
+        chosen = last in {"chosen", LOCK_NEXT}
+        request = replace(request_for(scan), chunk=chunk, sizes=not chosen)
+        if chosen and scan.by is By.LOCATION:  # a page has more rows than are wanted
             request = replace(request, n=1)
         yield _scanned(source, request, last)
 
@@ -238,19 +239,29 @@ def _moved(
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
         yield from _all_scanned(source, scans, wanted.scan_request, "matching")
         grouped = replace(wanted, grouping=action.grouping).scan_request
+
+        def locked(scan: Scan) -> ScanRequest:
+            """Claims as far as their claimants are known."""
+            known = action.grouping is Grouping.BY_CLAIMANT
+            return replace(grouped(scan), until=ScanKey(scan.name) if known else None)
+
         ours = source.queue.kind is Kind.INSTALLED and not source.queue.design.waits_itself
         chosen = action.by_group and ours
+        at_once = chosen and locks_next(source.product)
         if action.by_group:
             yield from _scanned_each(source, scans, grouped, "counted")
-        if chosen:
+        if chosen and not at_once:
             yield from _scanned_each(source, scans, grouped, "chosen")
         for name in action.also_reads:
             yield from _one(source, name)
         if ours and sql.has(source.product, "actions.seek_rows"):
             yield from _one(source, "seek_rows")
+        if at_once:
+            yield from _scanned_each(source, scans, locked, LOCK_NEXT)
         for storage in _storages(source.queue, action.states):
             hold = scope(source, storage, lock="yes", hashed="no")
-            yield from _one(source, "lock_chosen" if chosen else "lock_rows", hold)
+            if not at_once:
+                yield from _one(source, "lock_chosen" if chosen else "lock_rows", hold)
             acting = scope(source, storage, to_back="no", verb=action.verb)
             adopted = source.queue.kind is Kind.ADOPTED
             yield from _one(source, "as_owner") if adopted else ()

@@ -133,6 +133,24 @@ m.id -- when storage=in_hand
 -- define: chosen_key
 coalesce(CAST(l.number AS text), l.id)
 
+-- define: marked_rows
+{chosen_rows}
+
+-- define: chosen_numbers
+CAST(:keys AS bigint[]) -- when next=no
+ARRAY(SELECT c.key_id FROM chosen AS c WHERE c.matches) -- when next=yes
+
+-- define: next_rows
+{chosen_rows} -- when storage=slots
+-- when storage=in_hand
+{rows_of_chosen}
+AND {is_mine_in_hand} -- when defined is_mine_in_hand
+-- end
+
+-- define: is_as_chosen
+h.number = c.key_id -- when storage=slots
+h.location = c.location -- when storage=in_hand
+
 -- define: chosen_rows
 -- when storage=slots
 -- when subscribed=yes
@@ -147,7 +165,7 @@ FROM (
             r.slot,
             r.message_id
         FROM "{schema}"."{queue}_config" AS c
-        CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
+        CROSS JOIN unnest({chosen_numbers}) AS chosen (number)
         INNER JOIN "{schema}"."{queue}" AS r ON chosen.number % c.size = r.slot AND chosen.number = r.message_id
         INNER JOIN "{schema}"."{queue}_popped" AS p ON r.slot = p.slot AND r.message_id > p.message_id
         FOR UPDATE OF p SKIP LOCKED -- when lock=yes
@@ -160,7 +178,7 @@ WHERE m.reference_count > 0 AND held.owed = (
 )
 -- else
 FROM "{schema}"."{queue}_config" AS c
-CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
+CROSS JOIN unnest({chosen_numbers}) AS chosen (number)
 CROSS JOIN LATERAL (
     SELECT
         r.ctid,

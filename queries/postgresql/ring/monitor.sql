@@ -304,6 +304,7 @@ SELECT
     m.attempts AS attempts,
     m.done_at AS done_at,
     m.errors AS error,
+    m.ctid AS location,
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     m.payload AS payload
