@@ -131,13 +131,20 @@ _UNLOGGED = frozenset({"completion"})
 """Each shell that starts calls it, and to know what is logged takes the whole configuration."""
 
 
+_WORD = f"{__name__}.word"
+
+
 class _Verbs(click.Group):
+    def parse_args(self, context: click.Context, args: list[str], /) -> list[str]:
+        """Also keep the word that names the verb, which click does only once the verb is made."""
+        _, words, _ = self.make_parser(context).parse_args(list(args))
+        context.meta[_WORD] = next(iter(words), "")
+        return super().parse_args(context, args)
+
     def invoke(self, context: click.Context, /) -> Any:
         """Run the verb; handle interrupts here, since click would write an empty line."""
         try:
-            # Before the verb is made click names it nowhere else.
-            unlogged = _UNLOGGED.intersection(context._protected_args)  # noqa: SLF001
-            with nullcontext() if unlogged else _logged(context):
+            with nullcontext() if context.meta[_WORD] in _UNLOGGED else _logged(context):
                 return super().invoke(context)
         except BaseException as error:
             stop = interrupt_cause(error)
