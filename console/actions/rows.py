@@ -531,7 +531,10 @@ class QueueSelection(Selection):
         """They are in an order, as far as is known, and the server alone decides about each."""
         filters = self._criteria.filters
         named = bool(filters.ids) or filters.error_group is not None
-        return not (named or self._seen or self._extra)
+        # Where a heap's rows have no locations, as in SQL Server, nothing shows where to go on.
+        heap = self._source.queue.design.order is Order.NONE
+        unordered = heap and not locks_next(self._source.product)
+        return not (named or unordered or self._seen or self._extra)
 
     @property
     def choosable(self) -> bool:  # type: ignore[override]

@@ -18,7 +18,7 @@ from console.monitor.filters import NOTHING
 from console.monitor.message import Message, MessageQuery
 from console.monitor.scan_query import MessageSource
 
-HEAP = DESIGNS["heap"]
+HEAP, FIFO = DESIGNS["heap"], DESIGNS["fifo"]
 QUEUE = installed_queue("dbo", "q", HEAP, HEAP.complete_options({}, "mssql"))
 ADOPTED_QUEUE = Queue("dbo", "q", HEAP, {}, {"payload": "p"}, kind=Kind.ADOPTED)
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -97,6 +97,13 @@ def test_each_message_is_selected_once_whether_it_stays_or_goes(
             Here.present = tuple(id_ for id_ in Here.present if id_ not in gone)
         assert len(set(selected)) == len(selected)
         assert {str(n) for n in range(min(count, Here.most))} <= set(selected)
+
+
+def test_what_has_no_order_is_neither_counted_nor_chosen_unread() -> None:
+    assert not (selection().countable or selection().choosable or selection().lockable)
+    fifo = installed_queue("dbo", "q", FIFO, FIFO.complete_options({}, "mssql"))
+    assert selection(fifo).countable
+    assert selection(fifo).choosable
 
 
 def test_indistinguishable_messages_are_refused(scan: type[Scan]) -> None:
