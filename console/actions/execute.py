@@ -541,13 +541,13 @@ class _Run:
             wanted = NextMessages(selection, selection.place, size, grouping, limit)
             if grouping is not Grouping.BY_CLAIMANT:
                 return wanted
-            groups, until = planned, None
+            groups, until, place = planned, None, wanted.place
             if len(planned) > _FEW_GROUPS:
-                groups, until = selection.groups(size, grouping, limit)
+                groups, until, place = selection.groups(size, grouping, limit)
             excluded = action.groups_excluded(session, groups) if groups else {}
             if included := [group for group in groups if group not in excluded]:
                 behind = selection.place
-                return replace(wanted, groups=included, until=until, behind=behind)
+                return replace(wanted, place=place, groups=included, until=until, behind=behind)
             if groups is planned:
                 break
         return []

@@ -221,10 +221,7 @@ class NextMessages:
     def lock(self, connection: Connection) -> tuple[list[LockedRows], int]:
         """As `lock`: each time the same messages, unless they have changed."""
         self.selection.return_to(self.place)
-        locked = self.selection.lock(connection, self)
-        if self.until is not None:
-            self.selection.return_to(self.behind)
-        return locked
+        return self.selection.lock(connection, self)
 
 
 Batch: TypeAlias = "Sequence[Message] | Chosen | NextMessages"
@@ -429,9 +426,9 @@ class Selection:
 
     def groups(
         self, most: int, grouping: Grouping, limit: object
-    ) -> tuple[list[Group], ScanKey | None]:
-        """The groups of at most `most` further messages, and the last row considered; none at the
-        end."""
+    ) -> tuple[list[Group], ScanKey | None, object]:
+        """The groups of at most `most` further messages, the last row considered, and the place
+        from which one chunk has them; none at the end."""
         raise NotImplementedError
 
     def lock(self, connection: Connection, wanted: NextMessages) -> tuple[list[LockedRows], int]:
@@ -583,7 +580,7 @@ class QueueSelection(Selection):
 
     def groups(
         self, most: int, grouping: Grouping, limit: object
-    ) -> tuple[list[Group], ScanKey | None]:
+    ) -> tuple[list[Group], ScanKey | None, object]:
         session, source = self._criteria.session, self._source
         room = None
         while self._left:
@@ -597,8 +594,8 @@ class QueueSelection(Selection):
                 room = most
             elif found:
                 groups = [row.group for row in rows if row.matching]
-                return groups, message_key(scan, last_row(rows))
-        return [], None
+                return groups, message_key(scan, last_row(rows)), place
+        return [], None, self.place
 
     def lock(self, connection: Connection, wanted: NextMessages) -> tuple[list[LockedRows], int]:
         begun = time.monotonic()
@@ -608,6 +605,9 @@ class QueueSelection(Selection):
             query = self._grouped(wanted.most, wanted.grouping, wanted.limit)
             query = replace(query, groups=groups, until=wanted.until)
             scan, rows = self._chunk(connection, LockedRow, LOCK_NEXT, query, room)
+            full = bool(rows) and last_row(rows).position >= ROWS_AT_ONCE
+            if wanted.until is not None and not full:
+                self.return_to(wanted.behind)
             for row in rows:
                 if row.matching:
                     storage = self._storage_of(scan)

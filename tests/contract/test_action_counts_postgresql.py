@@ -342,6 +342,25 @@ def test_claims_are_released_by_claimant_whatever_the_batches(
         assert left.fetchone() == (10, 10)
 
 
+def test_claims_behind_many_that_do_not_match_are_released(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Further behind than one statement reads, and of more claimants than a plan remembers."""
+    monkeypatch.setattr(execute, "_FEW_GROUPS", 1)
+    client = use_postgresql(Variant(DESIGNS["status"], {}))
+    with connect(client.url) as connection:
+        fill(connection, client.queue, {"stuck": message_count.ROWS_AT_ONCE + 1})
+        fill(connection, client.queue, {"claimed": 5})
+        connection.execute(
+            f"""UPDATE "{client.queue.schema}"."{client.queue.table}" SET claimed_by =
+            'pid=' || 900000 + id % 5 || ' start=2020-01-01T00:00:00Z bound consumer=b'
+            WHERE claimed_at > now() - interval '30 min'"""
+        )
+    action = Release(source_of(client), stuck_after_seconds=0.0)
+    plan = select(client.database, action, parse(("claimed_by=b",)))
+    assert (plan.count, execute.execute(client.database, action, plan).done) == (5, 5)
+
+
 def test_claims_of_many_sessions_are_locked_together(use_postgresql: Use) -> None:
     client = use_postgresql(Variant(DESIGNS["claim"], {}))
     client.push_many(client.payloads(*range(60)))

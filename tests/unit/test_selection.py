@@ -100,7 +100,8 @@ def test_each_message_is_selected_once_whether_it_stays_or_goes(
 
 
 def test_what_has_no_order_is_neither_counted_nor_chosen_unread() -> None:
-    assert not (selection().countable or selection().choosable or selection().lockable)
+    heap = selection()
+    assert (heap.countable, heap.choosable, heap.lockable) == (False, False, False)
     fifo = installed_queue("dbo", "q", FIFO, FIFO.complete_options({}, "mssql"))
     assert selection(fifo).countable
     assert selection(fifo).choosable
