@@ -40,6 +40,9 @@ class Tables:
             cursor = connection.execute(sent, given)
             return cursor.fetchall() if cursor.description is not None else []
 
+    def column(self, query: str, given: Any = None) -> list[Any]:
+        return [one for (one,) in self.rows(query, given)]
+
 
 class LibraryApp(Tables):
     """An application of a library, on tables of its own: what the scenarios of
@@ -101,7 +104,7 @@ class LibraryApp(Tables):
         return None
 
     def counter(self, query: str) -> "Counter[str]":
-        return Counter(str(job) for (job,) in self.rows(query))
+        return Counter(map(str, self.column(query)))
 
 
 T = TypeVar("T", bound=Tables)

@@ -9,7 +9,7 @@ from tests.contract.libraries import Tables, once
 from tests.contract.node_libraries import GraphileApp, graphile_worker, pg_boss
 from tests.contract.oban_library import oban
 from tests.contract.packages import NodeTables, from_npm, from_pip
-from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
+from tests.contract.python_libraries import PgQueuerApp, procrastinate
 from tests.contract.stand_in import (
     DELAYED_JOB,
     HANGFIRE,
@@ -174,13 +174,6 @@ def stand_in(script: str) -> Callable[[str], Tables]:
         return tables
 
     return create
-
-
-@once
-def _procrastinate(url: str) -> Tables:
-    app = ProcrastinateApp(url, SCHEMA)
-    app.install()
-    return app
 
 
 @once
@@ -525,7 +518,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "procrastinate",
-        _procrastinate,
+        procrastinate,
         _PROCRASTINATE_3,
         ("procrastinate_jobs", "procrastinate_events", "procrastinate_workers"),
         due=Due(

@@ -41,7 +41,7 @@ class GraphileApp(NodeTables, LibraryApp):
     """Its tables, and the calls of an application."""
 
     preset: ClassVar[str] = "graphile-worker"
-    keeps: ClassVar[str] = "force_unlock_workers"
+    keeps: ClassVar[str] = 'SELECT "Their_Worker".force_unlock_workers'
     stays: ClassVar[str] = "retired by their job key: a newer job has taken their place"
 
     def install(self) -> None:
@@ -215,5 +215,5 @@ def _printed_value(process: "subprocess.Popen[str]") -> Any:
 def pg_boss(url: str) -> PgBossApp:
     """With the queue `mail`."""
     app = PgBossApp(url, "their_boss", from_npm("pg-boss"))
-    app.do('await boss.createQueue("mail", { retryLimit: 0, partition: true })')
+    app.do('await boss.createQueue("mail", { retryLimit: 0 })')
     return app

@@ -85,8 +85,7 @@ class PgmqApp(LibraryApp):
     taken_back: ClassVar[bool] = True
 
     def add(self, number: int) -> list[int]:
-        sent = self.rows("SELECT pgmq.send('jobs', '{}') FROM generate_series(1, %s)", [number])
-        return [message for (message,) in sent]
+        return self.column("SELECT pgmq.send('jobs', '{}') FROM generate_series(1, %s)", [number])
 
     def leave(self, number: int) -> list[int]:
         """A consumer is killed while it processes messages."""

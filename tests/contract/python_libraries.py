@@ -202,7 +202,7 @@ class ProcrastinateApp(LibraryApp):
 
     def events(self, job: int) -> list[str]:
         query = "SELECT type::text FROM procrastinate_events WHERE job_id = %s ORDER BY id"
-        return [type_ for (type_,) in self.rows(query, [job])]
+        return self.column(query, [job])
 
 
 @once
@@ -400,7 +400,7 @@ class PgQueuerApp(LibraryApp):
 
     def log(self, job: int) -> list[str]:
         query = f"SELECT status::text FROM {self.table}_log WHERE job_id = %s ORDER BY id"
-        return [status for (status,) in self.rows(query, [job])]
+        return self.column(query, [job])
 
 
 @once

@@ -194,7 +194,7 @@ class StandIn(LibraryApp):
         return [int(job) for job in jobs]
 
     def take(self, worker: int, number: int) -> list[int]:
-        return [job for (job,) in self.rows(self.takes.format(worker=worker, number=number))]
+        return self.column(self.takes.format(worker=worker, number=number))
 
     def working(self) -> AbstractContextManager[object]:
         def step() -> None:
@@ -232,7 +232,7 @@ class River(StandIn):
         INSERT INTO river_job (state, attempt, finalized_at)
         SELECT 'discarded', 1, now() FROM generate_series(1, %s) RETURNING id
         """
-        return [job for (job,) in self.rows(failed, [number])]
+        return self.column(failed, [number])
 
     def replaced(self) -> int:
         """Both have failed; the younger one stays."""
@@ -281,45 +281,28 @@ class SolidQueue(StandIn):
     WHERE id IN (SELECT job_id FROM ended)
     """
 
-    def add(self, number: int) -> list[int]:
-        jobs = self._jobs(number)
-        self.rows(
-            """
-            INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at)
-            SELECT id, queue_name, created_at FROM solid_queue_jobs WHERE id = ANY(%s)
-            """,
-            [jobs],
+    def _jobs(self, number: int, state: str, columns: str) -> list[int]:
+        made = f"""
+        WITH job AS (
+            INSERT INTO solid_queue_jobs (arguments) SELECT '{{}}' FROM generate_series(1, %s)
+            RETURNING *
         )
-        return jobs
+        INSERT INTO solid_queue_{state}_executions (job_id, {columns})
+        SELECT id, {columns} FROM job RETURNING job_id
+        """
+        return self.column(made, [number])
+
+    def add(self, number: int) -> list[int]:
+        return self._jobs(number, "ready", "queue_name, created_at")
 
     def fail(self, number: int) -> list[int]:
-        jobs = self._jobs(number)
-        self.rows(
-            """
-            INSERT INTO solid_queue_failed_executions (job_id, created_at)
-            SELECT id, now() FROM solid_queue_jobs WHERE id = ANY(%s)
-            """,
-            [jobs],
-        )
-        return jobs
-
-    def _jobs(self, number: int) -> list[int]:
-        made = """
-        INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, %s)
-        RETURNING id
-        """
-        return [job for (job,) in self.rows(made, [number])]
+        return self._jobs(number, "failed", "created_at")
 
     def replaced(self) -> int:
         """A blocked job has its key."""
-        (failed,), (blocked,) = self.fail(1), self._jobs(1)
-        self.run(
-            f"""
-            UPDATE solid_queue_jobs SET concurrency_key = 'one' WHERE id IN ({failed}, {blocked});
-            INSERT INTO solid_queue_blocked_executions (job_id, queue_name, created_at)
-            VALUES ({blocked}, 'mail', now())
-            """
-        )
+        (failed,), (blocked,) = self.fail(1), self._jobs(1, "blocked", "queue_name, created_at")
+        both = f"WHERE id IN ({failed}, {blocked})"
+        self.run(f"UPDATE solid_queue_jobs SET concurrency_key = 'one' {both}")
         return failed
 
     def silence(self) -> None:

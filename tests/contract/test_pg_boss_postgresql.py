@@ -10,7 +10,7 @@ from tests.contract.node_libraries import PgBossApp, pg_boss
 
 JOB = '"their_boss".job'
 _SETUP = """
-await boss.createQueue("report", { retryLimit: 0 });
+await boss.createQueue("report", { retryLimit: 0, partition: true });
 for (let n = 0; n < 7; n++) await boss.send("mail", { n });
 for (const job of await boss.fetch("mail", { batchSize: 2 })) await boss.fail("mail", job.id,
     new Error("no host " + job.data.n));
