@@ -60,3 +60,7 @@ def test_job_counts_equal_those_of_pg_boss(console: Console, boss: PgBossApp) ->
     # Without one of its tries.
     tries = boss.rows("SELECT DISTINCT retry_count FROM job WHERE id = ANY(%s::uuid[])", [left])
     assert tries == [(0,)]
+    # One of a living worker, too, if forced.
+    boss.leave(1)
+    console.done("release", "mail", "--force", "--yes")
+    assert figures(console, "mail") == counts(4, 1, 0, 0, 2, 1)
