@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ def foreign_process(
 
 
 _FORKING = multiprocessing.get_context("forkserver")
+_IMPORTED: list[str] = []
+
+
+def forking_with(module: str) -> ForkServerContext:
+    """Forks processes with this module imported too, which would take a new process a second."""
+    _IMPORTED.append(module)
+    _FORKING.set_forkserver_preload(_IMPORTED)
+    return _FORKING
+
+
 _PATIENCE_SECONDS = 120.0
 
 

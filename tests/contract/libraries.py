@@ -1,9 +1,11 @@
 """Shared by the tests of the presets: a library's tables, and what the console shows of them."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
 
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
@@ -38,13 +40,83 @@ class Tables:
             cursor = connection.execute(sent, given)
             return cursor.fetchall() if cursor.description is not None else []
 
+    def column(self, query: str, given: Any = None) -> list[Any]:
+        return [one for (one,) in self.rows(query, given)]
 
-def once(create: Callable[[str], Tables]) -> Callable[[str], Tables]:
+
+class LibraryApp(Tables):
+    """An application of a library, on tables of its own: what the scenarios of
+    test_libraries_at_work need of it. Its jobs are in one queue unless a method says otherwise, and
+    are named by their ids."""
+
+    preset: ClassVar[str]
+    release: ClassVar[Sequence[str]] = ()
+    """Options without which the jobs of a killed worker are not released."""
+    keeps: ClassVar[str] = ""
+    """A word of the refusal, if the console does not release jobs of this library."""
+    taken_back: ClassVar[bool] = False
+    """Its workers take a job back after a time-out, so no job is ever stuck."""
+    stays: ClassVar[str] = ""
+    """Why the job of `replaced` stays failed, in the console's words."""
+
+    def add(self, number: int) -> list[Any]:
+        """Jobs that a worker may take at once."""
+        raise NotImplementedError
+
+    def fail(self, number: int) -> list[Any]:
+        """Jobs that have failed for good, by a cause that is gone by now."""
+        raise NotImplementedError
+
+    def replaced(self) -> Any:
+        """A failed job in whose place, by its key, another one is waiting."""
+        raise NotImplementedError
+
+    def leave(self, number: int) -> list[Any]:
+        """A worker is killed while it runs so many of the jobs."""
+        raise NotImplementedError
+
+    def silence(self) -> None:
+        """As if an hour had passed since a worker was killed."""
+
+    def stalled(self) -> Sequence[Any] | None:
+        """Jobs of killed workers, by a function of the library, if it has one."""
+        return None
+
+    def recover(self) -> None:
+        """Do what the library has for jobs of a killed worker instead of a release."""
+
+    def working(self) -> AbstractContextManager[object]:
+        """A worker runs jobs until the end of the block."""
+        raise NotImplementedError
+
+    def note_runs(self) -> None:
+        self.run("CREATE TABLE public.ran (job text)")
+
+    def note(self, job: object) -> None:
+        self.rows("INSERT INTO public.ran VALUES (%s)", [str(job)])
+
+    def runs(self) -> "Counter[str]":
+        """How often each job was run to its end, as its workers noted it."""
+        return self.counter("SELECT job FROM public.ran")
+
+    def taken(self) -> "Counter[str] | None":
+        """How often each job was taken by a worker, if the library keeps that."""
+        return None
+
+    def counter(self, query: str) -> "Counter[str]":
+        return Counter(map(str, self.column(query)))
+
+
+T = TypeVar("T", bound=Tables)
+
+
+def once(create: Callable[[str], T]) -> Callable[[str], T]:
     """`create`, which makes a library's tables in an empty database. A process makes them once on
     each server; other databases are copies of the first."""
-    made: dict[str, tuple[Identifier, Tables]] = {}
+    made: dict[str, tuple[Identifier, T]] = {}
 
-    def copied(url: str) -> Tables:
+    @wraps(create)
+    def copied(url: str) -> T:
         server = make_url(url).set(database="postgres").render_as_string(hide_password=False)
         name = str(make_url(url).database)
         of = SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")

@@ -4,10 +4,12 @@ of a finished job; and odd values for every column of their tables."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.contract import pgmq_library, test_graphile_worker_postgresql, test_oban_postgresql
+from tests.contract import pgmq_library
 from tests.contract.libraries import Tables, once
+from tests.contract.node_libraries import GraphileApp, graphile_worker, pg_boss
+from tests.contract.oban_library import oban
 from tests.contract.packages import NodeTables, from_npm, from_pip
-from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
+from tests.contract.python_libraries import PgQueuerApp, procrastinate
 from tests.contract.stand_in import (
     DELAYED_JOB,
     HANGFIRE,
@@ -17,10 +19,8 @@ from tests.contract.stand_in import (
     SYMFONY,
     StandIn,
 )
-from tests.contract.test_graphile_worker_postgresql import GraphileApp
 from tests.contract.test_odd_values_postgresql import ODD
 from tests.contract.test_older_versions_postgresql import BOSS_9, BOSS_10, install_of, run_node
-from tests.contract.test_pg_boss_postgresql import PgBossApp
 
 SCHEMA = "Theirs"
 
@@ -177,44 +177,8 @@ def stand_in(script: str) -> Callable[[str], Tables]:
 
 
 @once
-def _pgmq(url: str) -> Tables:
-    pgmq_library.install(url)
-    pgmq_library.run(url, "SELECT pgmq.create('jobs')")
-    return Tables(url, "pgmq")
-
-
-@once
-def _procrastinate(url: str) -> Tables:
-    app = ProcrastinateApp(url, SCHEMA)
-    app.install()
-    return app
-
-
-@once
 def _pgqueuer(url: str) -> Tables:
     app = PgQueuerApp(url, "theirs", "")
-    app.install()
-    return app
-
-
-@once
-def _graphile_worker(url: str) -> Tables:
-    app = test_graphile_worker_postgresql.GraphileApp(url, SCHEMA, from_npm("graphile-worker"))
-    app.install()
-    return app
-
-
-@once
-def _pg_boss(url: str) -> Tables:
-    app = PgBossApp(url, "their_boss", from_npm("pg-boss"))
-    app.do('await boss.createQueue("mail")')
-    return app
-
-
-@once
-def _oban(url: str) -> Tables:
-    queries = test_oban_postgresql.installed()
-    app = test_oban_postgresql.ObanApp(url, "their_oban", queries)
     app.install()
     return app
 
@@ -515,7 +479,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "oban",
-        _oban,
+        oban,
         _OBAN,
         ("oban_jobs", "oban_producers"),
         due=Due(
@@ -536,7 +500,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "pgmq",
-        _pgmq,
+        pgmq_library.pgmq,
         _PGMQ,
         ("q_jobs", "a_jobs"),
         due=Due(
@@ -554,7 +518,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "procrastinate",
-        _procrastinate,
+        procrastinate,
         _PROCRASTINATE_3,
         ("procrastinate_jobs", "procrastinate_events", "procrastinate_workers"),
         due=Due(
@@ -611,7 +575,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "graphile-worker",
-        _graphile_worker,
+        graphile_worker,
         _GRAPHILE_18,
         ("_private_jobs", "_private_job_queues", "_private_tasks"),
         due=Due(
@@ -644,7 +608,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "pg-boss",
-        _pg_boss,
+        pg_boss,
         _BOSS,
         ("job_common",),
         due=Due(

@@ -1,14 +1,19 @@
 """pgmq itself, from the SQL in its Python package."""
 
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from importlib.resources import files
 from multiprocessing.connection import Connection as PipeEnd
 from pathlib import Path
+from typing import ClassVar
 
 from pgmq import PGMQueue
 from sqlalchemy import make_url
 
-from tests.contract.child_processes import killed
+from tests.contract.child_processes import forking_with, killed
+from tests.contract.libraries import LibraryApp, once, working
 from tests.servers import connect
 
 SQL = files("pgmq").joinpath("sql", "pgmq.sql")
@@ -67,14 +72,48 @@ def client(url: str) -> PGMQueue:
     )
 
 
-def leave(url: str, queue: str, number: int) -> list[int]:
-    """A consumer is killed while it processes `number` messages; their ids."""
-    (messages,) = killed(_hang, url, queue, number)
-    return [int(message) for message in messages]
+forking_with(__name__)
 
 
-def _hang(url: str, queue: str, number: int, reports: PipeEnd) -> None:
-    read = client(url).read_batch(queue, vt=7200, batch_size=number)
+@dataclass(frozen=True)
+class PgmqApp(LibraryApp):
+    """An application with the queue `jobs`."""
+
+    schema: str = "pgmq"
+    preset: ClassVar[str] = "pgmq"
+    release: ClassVar[Sequence[str]] = ("--force",)
+    taken_back: ClassVar[bool] = True
+
+    def add(self, number: int) -> list[int]:
+        return self.column("SELECT pgmq.send('jobs', '{}') FROM generate_series(1, %s)", [number])
+
+    def leave(self, number: int) -> list[int]:
+        """A consumer is killed while it processes messages."""
+        (messages,) = killed(_hang, self.url, number)
+        return [int(message) for message in messages]
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with closing(client(self.url)) as theirs:
+
+            def step() -> None:
+                for message in theirs.read_batch("jobs", vt=7200, batch_size=5) or []:
+                    self.note(message.msg_id)
+                    theirs.delete("jobs", message.msg_id)
+
+            with working(step):
+                yield
+
+
+@once
+def pgmq(url: str) -> PgmqApp:
+    install(url)
+    run(url, "SELECT pgmq.create('jobs')")
+    return PgmqApp(url)
+
+
+def _hang(url: str, number: int, reports: PipeEnd) -> None:
+    read = client(url).read_batch("jobs", vt=7200, batch_size=number)
     reports.send([message.msg_id for message in read or []])
     threading.Event().wait()
 

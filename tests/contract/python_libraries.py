@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection as PipeEnd
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 import asyncpg
@@ -21,17 +22,22 @@ from pgqueuer.types import QueueExecutionMode
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from sqlalchemy import make_url
 
-from tests.contract.child_processes import killed
-from tests.contract.libraries import Tables
+from tests.contract.child_processes import forking_with, killed
+from tests.contract.libraries import LibraryApp, once, working
 
 T = TypeVar("T")
 
+STUCK_SECONDS = 300.0
+"""The console's own threshold."""
 _AT_ONCE = timedelta(seconds=0.1)
 
 
 def conninfo(url: str) -> str:
     words = make_url(url).translate_connect_args(username="user", database="dbname")
     return psycopg.conninfo.make_conninfo(**words)
+
+
+forking_with(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,11 @@ def _report_and_hang(reports: PipeEnd) -> Callable[[int], None]:
 
 
 @dataclass(frozen=True)
-class ProcrastinateApp(Tables):
+class ProcrastinateApp(LibraryApp):
     """An application whose tables are in one schema."""
 
-    schema: str = "public"
+    preset: ClassVar[str] = "procrastinate"
+    stays: ClassVar[str] = "another waiting job has its queueing_lock"
 
     def install(self) -> None:
         self.create("")
@@ -131,8 +138,32 @@ class ProcrastinateApp(Tables):
         """Run a worker until all due jobs are done."""
         self.drive(lambda app: _work(app, None))
 
+    def add(self, number: int) -> list[int]:
+        return self.defer("report", number)
+
+    def fail(self, number: int) -> list[int]:
+        jobs = self.defer("send", number, fails=True)
+        self.work()
+        self.run("UPDATE procrastinate_jobs SET args = args - 'fails'")
+        return jobs
+
+    def replaced(self) -> int:
+        (job,) = self.defer("send", fails=True, queueing_lock="one")
+        self.work()
+        self.defer("send", queueing_lock="one", later=True)
+        return job
+
+    def working(self) -> AbstractContextManager[object]:
+        return working(self.work)
+
+    def taken(self) -> "Counter[str]":
+        return self.counter("SELECT job_id FROM procrastinate_events WHERE type = 'started'")
+
+    def runs(self) -> "Counter[str]":
+        return self.counter("SELECT job_id FROM procrastinate_events WHERE type = 'succeeded'")
+
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def busy(self) -> Iterator[None]:
         """A worker is busy with one report."""
         job = BlockedJob()
 
@@ -147,13 +178,11 @@ class ProcrastinateApp(Tables):
         async with self._app(on_report).open_async() as app:
             await _work(app, ["reports"], number)
 
-    def leave(self, number: int = 1, *, silent: str = "1 h") -> list[int]:
-        """A worker was killed `silent` ago while it ran `number` reports; their ids."""
-        jobs = killed(_report_for_ever, self, number, number=number)
-        self.silence(silent)
-        return jobs
+    def leave(self, number: int = 1) -> list[int]:
+        """A worker is killed while it runs `number` reports; their ids."""
+        return killed(_report_for_ever, self, number, number=number)
 
-    def silence(self, silent: str) -> None:
+    def silence(self, silent: str = "1 h") -> None:
         """Set the last heartbeat of all workers to `silent` ago."""
         self.run(f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'")
 
@@ -165,16 +194,23 @@ class ProcrastinateApp(Tables):
     def jobs(self, **words: Any) -> list[Any]:
         return list(self.drive(lambda app: app.job_manager.list_jobs_async(**words)))
 
-    def stalled(self, seconds: float) -> list[int | None]:
-        """The ids of jobs whose workers have no heartbeat, by the library's own function."""
+    def stalled(self) -> list[int | None]:
         jobs = self.drive(
-            lambda app: app.job_manager.get_stalled_jobs(seconds_since_heartbeat=seconds)
+            lambda app: app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STUCK_SECONDS)
         )
         return [job.id for job in jobs]
 
     def events(self, job: int) -> list[str]:
         query = "SELECT type::text FROM procrastinate_events WHERE job_id = %s ORDER BY id"
-        return [type_ for (type_,) in self.rows(query, [job])]
+        return self.column(query, [job])
+
+
+@once
+def procrastinate(url: str) -> ProcrastinateApp:
+    """In a schema outside the search path."""
+    app = ProcrastinateApp(url, "Their_Jobs")
+    app.install()
+    return app
 
 
 def _report_for_ever(of: ProcrastinateApp, number: int, reports: PipeEnd) -> None:
@@ -205,10 +241,13 @@ async def _picked(queries: Queries, entrypoint: str) -> Job:
 
 
 @dataclass(frozen=True)
-class PgQueuerApp(Tables):
+class PgQueuerApp(LibraryApp):
     """An application whose tables have a prefix, in one schema."""
 
     prefix: str
+    preset: ClassVar[str] = "pgqueuer"
+    keeps: ClassVar[str] = "heartbeat_timeout"
+    stays: ClassVar[str] = "dedupe_key"
 
     @property
     def table(self) -> str:
@@ -271,8 +310,31 @@ class PgQueuerApp(Tables):
 
         self.drive(drive)
 
+    def add(self, number: int) -> list[int]:
+        return self.enqueue("mail", number)
+
+    def fail(self, number: int) -> list[int]:
+        jobs = self.enqueue("mail", number)
+        self.work(works=False)
+        return jobs
+
+    def replaced(self) -> int:
+        (job,) = self.enqueue("mail", key="one")
+        self.work(works=False)
+        self.enqueue("mail", key="one")
+        return job
+
+    def working(self) -> AbstractContextManager[object]:
+        return working(lambda: self.work(works=True))
+
+    def taken(self) -> "Counter[str]":
+        return self.counter(f"SELECT job_id FROM {self.table}_log WHERE status = 'picked'")
+
+    def runs(self) -> "Counter[str]":
+        return self.counter(f"SELECT job_id FROM {self.table}_log WHERE status = 'successful'")
+
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def busy(self) -> Iterator[None]:
         """A manager is busy with one report."""
         job = BlockedJob()
 
@@ -288,17 +350,17 @@ class PgQueuerApp(Tables):
         with job.during(lambda: self.drive(hold)):
             yield
 
-    def hang(self, entrypoint: str, reports: PipeEnd) -> None:
-        """A manager is busy with one job, until it is killed."""
+    def hang(self, number: int, reports: PipeEnd) -> None:
+        """A manager is busy with so many mails, until it is killed."""
 
         async def hold(queries: Queries) -> None:
             manager = PgQueuer(queries.driver, queries=queries)
 
-            @manager.entrypoint(entrypoint, concurrency_limit=1)
+            @manager.entrypoint("mail", concurrency_limit=number)
             async def work(job: Job) -> None:
                 await asyncio.to_thread(_report_and_hang(reports), int(job.id))
 
-            await manager.run(dequeue_timeout=_AT_ONCE, batch_size=1)
+            await manager.run(dequeue_timeout=_AT_ONCE, batch_size=number)
 
         self.drive(hold)
 
@@ -314,13 +376,13 @@ class PgQueuerApp(Tables):
 
         return self.drive(drive)
 
-    def leave(self, entrypoint: str, *, beats: bool) -> int:
-        """A manager was killed while it ran a job, an hour ago unless `beats`; the job's id."""
-        (job,) = killed(PgQueuerApp.hang, self, entrypoint)
-        if not beats:
-            past = "heartbeat = now() - interval '1 h', updated = now() - interval '1 h'"
-            self.run(f"UPDATE {self.table} SET {past} WHERE id = {job}")
-        return int(job)
+    def leave(self, number: int = 1) -> list[int]:
+        """A manager is killed while it runs `number` mails; their ids."""
+        return killed(PgQueuerApp.hang, self, number, number=number)
+
+    def silence(self, silent: str = "1 h") -> None:
+        past = f"heartbeat = now() - interval '{silent}', updated = now() - interval '{silent}'"
+        self.run(f"UPDATE {self.table} SET {past} WHERE status = 'picked'")
 
     def size(self, entrypoint: str | None = None) -> dict[str, int]:
         """Jobs of each status, by the library's own function."""
@@ -331,11 +393,19 @@ class PgQueuerApp(Tables):
                 sums[row.status] = sums.get(row.status, 0) + row.count
         return sums
 
-    def stale(self, seconds: float) -> list[int]:
-        """The ids of picked jobs without a heartbeat, by the library's own function."""
-        jobs = self.drive(lambda queries: queries.stale_jobs(timedelta(seconds=seconds), 100))
+    def stalled(self) -> list[int]:
+        limit = timedelta(seconds=STUCK_SECONDS)
+        jobs = self.drive(lambda queries: queries.stale_jobs(limit, 100))
         return [int(job.id) for job in jobs]
 
     def log(self, job: int) -> list[str]:
         query = f"SELECT status::text FROM {self.table}_log WHERE job_id = %s ORDER BY id"
-        return [status for (status,) in self.rows(query, [job])]
+        return self.column(query, [job])
+
+
+@once
+def pgqueuer(url: str) -> PgQueuerApp:
+    """With a prefix."""
+    app = PgQueuerApp(url, "app", "shop_")
+    app.install()
+    return app

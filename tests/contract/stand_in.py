@@ -4,12 +4,14 @@ They prove what the console reads and writes, not what the libraries do.
 """
 
 import threading
-from collections.abc import Callable
+from collections import Counter
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection as PipeEnd
+from typing import ClassVar
 
-from tests.contract.child_processes import killed
-from tests.contract.libraries import Tables, working
+from tests.contract.child_processes import forking_with, killed
+from tests.contract.libraries import LibraryApp, once, working
 
 RIVER = """
 CREATE TYPE river_job_state AS ENUM (
@@ -76,18 +78,6 @@ CREATE TABLE [{schema}].[Server] (
 """
 """The tables of Hangfire.SqlServer's Install.sql at schema version 9, as far as they are read; ids
 are passed by each insert."""
-RIVER_TAKES = """
-UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(),
-    attempted_by = array_append(attempted_by, 'client')
-WHERE id = ANY(ARRAY(
-    SELECT id FROM river_job WHERE state = 'available' AND scheduled_at <= now()
-    ORDER BY priority, scheduled_at, id LIMIT 5 FOR UPDATE SKIP LOCKED
-)) RETURNING id
-"""
-RIVER_ENDS = """
-UPDATE river_job SET state = 'completed', finalized_at = now()
-WHERE id = ANY(%s) AND state = 'running'
-"""
 SOLID_QUEUE = """
 CREATE TABLE solid_queue_jobs (
     id bigserial PRIMARY KEY, queue_name varchar NOT NULL DEFAULT 'mail',
@@ -133,22 +123,6 @@ CREATE TABLE solid_queue_failed_executions (
 );
 """
 """Solid Queue's queue_schema.rb."""
-SOLID_QUEUE_TAKES = """
-WITH taken AS (
-    DELETE FROM solid_queue_ready_executions WHERE id = ANY(ARRAY(
-        SELECT id FROM solid_queue_ready_executions
-        WHERE queue_name NOT IN (SELECT queue_name FROM solid_queue_pauses)
-        ORDER BY priority, job_id LIMIT 5 FOR UPDATE SKIP LOCKED
-    )) RETURNING job_id
-)
-INSERT INTO solid_queue_claimed_executions (job_id, process_id, created_at)
-SELECT job_id, 1, timezone('UTC', now()) FROM taken RETURNING job_id
-"""
-SOLID_QUEUE_ENDS = """
-WITH ended AS (DELETE FROM solid_queue_claimed_executions WHERE job_id = ANY(%s) RETURNING job_id)
-UPDATE solid_queue_jobs SET finished_at = timezone('UTC',
-    now()) WHERE id IN (SELECT job_id FROM ended)
-"""
 HANGFIRE = """
 CREATE TABLE schema (version integer PRIMARY KEY);
 INSERT INTO schema VALUES (23);
@@ -203,28 +177,151 @@ CREATE INDEX ON messenger_messages (delivered_at);
 """What Symfony's Doctrine transport creates."""
 
 
-class StandIn(Tables):
-    """Tables of a library that is not installed."""
+forking_with(__name__)
 
-    def leave(self, takes: str) -> list[int]:
-        """A worker is killed while it runs the jobs that it took; their ids."""
-        (jobs,) = killed(_hang, self, takes)
+
+@dataclass(frozen=True)
+class StandIn(LibraryApp):
+    """Tables of a library that is not installed, and workers whose statements are like its own."""
+
+    schema: str = "Theirs"
+    takes: ClassVar[str] = ""
+    """Takes jobs; `{worker}` is the process 1 or 2."""
+    ends: ClassVar[str] = ""
+
+    def leave(self, number: int) -> list[int]:
+        (jobs,) = killed(_hang, self, number)
         return [int(job) for job in jobs]
 
-    def working(
-        self, takes: str, ends: str, ran: Callable[[int], None]
-    ) -> AbstractContextManager[object]:
-        """A worker takes and ends jobs, by statements like the library's own."""
+    def take(self, worker: int, number: int) -> list[int]:
+        return self.column(self.takes.format(worker=worker, number=number))
 
+    def working(self) -> AbstractContextManager[object]:
         def step() -> None:
-            taken = [job for (job,) in self.rows(takes)]
+            taken = self.take(2, 5)
             for job in taken:
-                ran(job)
-            self.rows(ends, [taken])
+                self.note(job)
+            self.rows(self.ends, [taken])
 
         return working(step)
 
 
-def _hang(of: StandIn, takes: str, reports: PipeEnd) -> None:
-    reports.send([row[0] for row in of.rows(takes)])
+def _hang(of: StandIn, number: int, reports: PipeEnd) -> None:
+    reports.send(of.take(1, number))
     threading.Event().wait()
+
+
+class River(StandIn):
+    preset: ClassVar[str] = "river"
+    stays: ClassVar[str] = "unique_key"
+    takes: ClassVar[str] = """
+    UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(),
+        attempted_by = array_append(attempted_by, 'client {worker}')
+    WHERE id = ANY(ARRAY(
+        SELECT id FROM river_job WHERE state = 'available' AND scheduled_at <= now()
+        ORDER BY priority, scheduled_at, id LIMIT {number} FOR UPDATE SKIP LOCKED
+    )) RETURNING id
+    """
+    ends: ClassVar[str] = """
+    UPDATE river_job SET state = 'completed', finalized_at = now()
+    WHERE id = ANY(%s) AND state = 'running'
+    """
+
+    def fail(self, number: int) -> list[int]:
+        failed = """
+        INSERT INTO river_job (state, attempt, finalized_at)
+        SELECT 'discarded', 1, now() FROM generate_series(1, %s) RETURNING id
+        """
+        return self.column(failed, [number])
+
+    def replaced(self) -> int:
+        """Both have failed; the younger one stays."""
+        unique = (
+            "UPDATE river_job SET unique_key = 'one', unique_states = B'11110101' WHERE id = {}"
+        )
+        jobs = self.fail(2)
+        for job in jobs:
+            self.run(unique.format(job))
+        return max(jobs)
+
+    def taken(self) -> "Counter[str]":
+        return self.counter(
+            "SELECT j.id FROM river_job AS j, LATERAL generate_series(1, j.attempt)"
+        )
+
+
+@once
+def river(url: str) -> River:
+    theirs = River(url)
+    theirs.create(RIVER)
+    return theirs
+
+
+class SolidQueue(StandIn):
+    """Its process 1 is killed, its process 2 lives."""
+
+    preset: ClassVar[str] = "solid-queue"
+    stays: ClassVar[str] = "concurrency_key"
+    takes: ClassVar[str] = """
+    WITH taken AS (
+        DELETE FROM solid_queue_ready_executions WHERE id = ANY(ARRAY(
+            SELECT id FROM solid_queue_ready_executions
+            WHERE queue_name NOT IN (SELECT queue_name FROM solid_queue_pauses)
+            ORDER BY priority, job_id LIMIT {number} FOR UPDATE SKIP LOCKED
+        )) RETURNING job_id
+    )
+    INSERT INTO solid_queue_claimed_executions (job_id, process_id, created_at)
+    SELECT job_id, {worker}, timezone('UTC', now()) FROM taken RETURNING job_id
+    """
+    ends: ClassVar[str] = """
+    WITH ended AS (
+        DELETE FROM solid_queue_claimed_executions WHERE job_id = ANY(%s) RETURNING job_id
+    )
+    UPDATE solid_queue_jobs SET finished_at = timezone('UTC', now())
+    WHERE id IN (SELECT job_id FROM ended)
+    """
+
+    def _jobs(self, number: int, state: str, columns: str) -> list[int]:
+        made = f"""
+        WITH job AS (
+            INSERT INTO solid_queue_jobs (arguments) SELECT '{{}}' FROM generate_series(1, %s)
+            RETURNING *
+        )
+        INSERT INTO solid_queue_{state}_executions (job_id, {columns})
+        SELECT id, {columns} FROM job RETURNING job_id
+        """
+        return self.column(made, [number])
+
+    def add(self, number: int) -> list[int]:
+        return self._jobs(number, "ready", "queue_name, created_at")
+
+    def fail(self, number: int) -> list[int]:
+        return self._jobs(number, "failed", "created_at")
+
+    def replaced(self) -> int:
+        """A blocked job has its key."""
+        (failed,), (blocked,) = self.fail(1), self._jobs(1, "blocked", "queue_name, created_at")
+        both = f"WHERE id IN ({failed}, {blocked})"
+        self.run(f"UPDATE solid_queue_jobs SET concurrency_key = 'one' {both}")
+        return failed
+
+    def silence(self) -> None:
+        self.run(
+            """
+            UPDATE solid_queue_processes SET last_heartbeat_at = last_heartbeat_at - interval '1 h'
+            WHERE id = 1
+            """
+        )
+
+
+@once
+def solid_queue(url: str) -> SolidQueue:
+    theirs = SolidQueue(url)
+    theirs.create(SOLID_QUEUE)
+    theirs.run(
+        """
+        INSERT INTO solid_queue_processes (last_heartbeat_at)
+        SELECT timezone('UTC', now()) FROM generate_series(1, 2)
+        """
+    )
+    return theirs

@@ -18,9 +18,9 @@ from tests.contract.libraries import (
     findings,
     listed,
 )
+from tests.contract.node_libraries import GraphileApp
 from tests.contract.packages import NodeTables, from_npm, from_pip
 from tests.contract.stand_in import RIVER, StandIn
-from tests.contract.test_graphile_worker_postgresql import GraphileApp
 
 SCHEMA = "theirs"
 
@@ -225,9 +225,9 @@ print(QueryBuilderEnvironment().build_install_query())
 def test_graphile_worker_0_15_is_read_and_its_verbs_are_refused_by_name(console: Console) -> None:
     app = GraphileApp(console.url, SCHEMA, from_npm("graphile-worker", "0.15.1"))
     app.install()
-    app.add("send")
-    app.add("send", run_at="now() + interval '1 h'")
-    app.add("report", queue_name="'one'")
+    app.add_job("send")
+    app.add_job("send", run_at="now() + interval '1 h'")
+    app.add_job("report", queue_name="'one'")
     app.run("UPDATE jobs SET attempts = max_attempts, last_error = 'no host 7' WHERE id = 1")
     app.run("UPDATE job_queues SET locked_at = now() - interval '1 h', locked_by = 'w'")
     found = discovered(console, "graphile-worker-15")
@@ -246,9 +246,9 @@ def test_graphile_worker_before_0_14_is_read_and_its_verbs_are_refused_by_name(
 ) -> None:
     app = GraphileApp(console.url, SCHEMA, from_npm("graphile-worker", "0.13.0"))
     app.install()
-    app.add("send")
-    app.add("send", run_at="now() + interval '1 h'")
-    app.add("report")
+    app.add_job("send")
+    app.add_job("send", run_at="now() + interval '1 h'")
+    app.add_job("report")
     app.run("UPDATE jobs SET attempts = max_attempts, last_error = 'no host 7' WHERE id = 1")
     app.run("UPDATE jobs SET locked_at = now() - interval '1 h', locked_by = 'w' WHERE id = 3")
     found = discovered(console, "graphile-worker-0")

@@ -1,14 +1,11 @@
 """pgmq's own queues: its functions make, read and end the messages; the console shows the same."""
 
 import shlex
-from collections import Counter
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from pgmq import PGMQueue
 
 from console.catalog import find
 from console.engines import open_database
@@ -17,7 +14,7 @@ from console.monitor.rates import RateWindow
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
 from tests.contract import pgmq_library as pgmq
-from tests.contract.libraries import counts, figures, findings, listed, planned, working
+from tests.contract.libraries import counts, figures, findings, listed, planned
 from tests.servers import (
     EXTERNAL_URL,
     READ_CATALOG,
@@ -25,15 +22,13 @@ from tests.servers import (
     fresh_database,
     login,
     value,
-    wait_until,
 )
 
 
 @pytest.fixture
 def console(database_url: str) -> Console:
-    """The command line on a database of this test, with pgmq installed."""
-    pgmq.install(database_url)
-    return Console(database_url)
+    """The command line on a database of this test, with pgmq and an empty queue `jobs`."""
+    return Console(pgmq.pgmq(database_url).url)
 
 
 @pytest.mark.long
@@ -47,8 +42,8 @@ def test_queues_are_discovered_and_counted(console: Console) -> None:
         """,
     )
     pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
-    first, second = console.done("discover", "--json").json["found"]
-    assert (first["queues"], second["queues"]) == (["orders"], ["other"])
+    empty, first, second = console.done("discover", "--json").json["found"]
+    assert [one["queues"] for one in (empty, first, second)] == [["jobs"], ["orders"], ["other"]]
     assert first["version"] is None  # it was not installed as an extension
     console.done(*shlex.split(first["commands"][0])[1:])
     console.done("adopt", "theirs", "--preset", "pgmq", "--queue", "Other")
@@ -77,36 +72,6 @@ def test_discover_shows_the_version_of_the_extension(server: Server) -> None:
         assert [(one["preset"], one["version"]) for one in found] == [("pgmq", pgmq.VERSION)]
         shown = Console(url).done("discover").text
         assert f"pgmq.q_orders, table version {pgmq.VERSION}" in shown
-
-
-@pytest.mark.long
-def test_messages_of_a_killed_consumer_are_read_once_by_others(console: Console) -> None:
-    pgmq.run(
-        console.url,
-        """
-        SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}') FROM generate_series(1, 60);
-        """,
-    )
-    console.done("adopt", "orders", "--preset", "pgmq")
-    left = pgmq.leave(console.url, "orders", 20)
-    assert figures(console, "orders")["claimed"] == len(left) == 20
-    ran: list[int] = []
-    theirs = [pgmq.client(console.url) for _ in range(2)]
-
-    def consume(client: PGMQueue) -> None:
-        for message in client.read_batch("orders", vt=7200, batch_size=5) or []:
-            ran.append(message.msg_id)
-            client.delete("orders", message.msg_id)
-
-    with working(partial(consume, theirs[0])), working(partial(consume, theirs[1])):
-        wait_until(lambda: figures(console, "orders")["ready"] == 0, "the others were read")
-        wait_until(lambda: figures(console, "orders")["claimed"] == 20, "and ended")
-        console.done("release", "orders", "--force", "--yes")
-        wait_until(lambda: figures(console, "orders")["claimed"] == 0, "what was left too")
-        wait_until(lambda: len(ran) >= 60, "all were read")
-    for client in theirs:
-        client.close()
-    assert Counter(ran) == Counter(range(1, 61))
 
 
 def test_messages_being_read_have_waiting_times(console: Console) -> None:

@@ -75,7 +75,7 @@ def test_jobs_of_rivers_own_client_are_shown_as_it_reports_them(
     jobs.append(river.client.insert(Send(3), insert_opts=later).job)
     many = [river.InsertManyParams(Send(n), insert_opts=report) for n in (4, 5)]
     assert river.client.insert_many(many) == 2
-    theirs = StandIn(console.url, "Theirs")
+    theirs = stand_in.River(console.url)
     # Its clients in Go register the queues that they work on; none is running here.
     theirs.run("INSERT INTO river_queue (name) VALUES ('mail'), ('report')")
 
@@ -96,13 +96,12 @@ def test_jobs_of_rivers_own_client_are_shown_as_it_reports_them(
     fails = "UPDATE river_job SET state = 'discarded', attempt = max_attempts, finalized_at = now()"
     theirs.run(f"{fails} WHERE queue = 'report'")
     assert figures(console, "report") == counts(0, 0, 0, 0, 2, 0)
-    ran: list[int] = []
-    work = stand_in.RIVER_TAKES, stand_in.RIVER_ENDS, ran.append
-    with theirs.working(*work), theirs.working(*work):
+    theirs.note_runs()
+    with theirs.working(), theirs.working():
         console.done("requeue", "report", "--yes")
         over = counts(0, 1, 0, 0, 0, 5)
         wait_until(lambda: figures(console, "river_job") == over, "all were run")
-    assert len(ran) == len({*ran}) == 5
+    assert [*theirs.runs().values()] == [1] * 5
     tries = "SELECT DISTINCT max_attempts FROM river_job WHERE queue = 'report'"
     assert theirs.rows(tries) == [(river.MAX_ATTEMPTS_DEFAULT + 1,)]
 
@@ -212,44 +211,6 @@ def test_discover_adopts_all_that_it_found_after_the_plan(
     assert {one["queue"] for one in found} == {"job", "river_job", "solid_queue_jobs"}
     assert "already adopted" in console.done("discover", "--adopt", "--yes").text
     assert console("discover", "--yes").status == 2
-
-
-@pytest.mark.long
-def test_failed_jobs_and_those_of_a_killed_process_are_run_once_by_others(
-    console: Console, theirs: StandIn
-) -> None:
-    theirs.create(SOLID_QUEUE)
-    theirs.run(
-        """
-        INSERT INTO solid_queue_processes (last_heartbeat_at) VALUES (timezone('UTC', now()));
-        INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, 60);
-        INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at)
-        SELECT id, queue_name, created_at FROM solid_queue_jobs WHERE id <= 20;
-        INSERT INTO solid_queue_failed_executions (job_id, created_at)
-        SELECT id, now() FROM solid_queue_jobs WHERE id > 20
-        """
-    )
-    adopt(console, "solid-queue")
-    left = theirs.leave(stand_in.SOLID_QUEUE_TAKES)
-    assert len(left) == 5
-    assert figures(console, "jobs") == counts(15, 0, 5, 0, 40, 0)
-    assert planned(console, "release", "jobs")["count"] == 0
-    # The other workers belong to another process than the silent one.
-    theirs.run(
-        """
-        UPDATE solid_queue_processes SET last_heartbeat_at = last_heartbeat_at - interval '1 h';
-        INSERT INTO solid_queue_processes (last_heartbeat_at) VALUES (timezone('UTC', now()))
-        """
-    )
-    takes = stand_in.SOLID_QUEUE_TAKES.replace("SELECT job_id, 1,", "SELECT job_id, 2,")
-    ran: list[int] = []
-    ends = stand_in.SOLID_QUEUE_ENDS
-    with theirs.working(takes, ends, ran.append), theirs.working(takes, ends, ran.append):
-        console.done("requeue", "jobs", "--yes")
-        console.done("release", "jobs", "--yes")
-        unfinished = "SELECT FROM solid_queue_jobs WHERE finished_at IS NULL"
-        wait_until(lambda: not theirs.rows(unfinished), "the others ran all")
-    assert Counter(ran) == Counter(range(1, 61))
 
 
 TABLES = 500
@@ -421,9 +382,11 @@ def test_all_of_rivers_queues_are_paused_at_once(console: Console, theirs: Stand
 
 @pytest.mark.long
 def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(
-    console: Console, theirs: StandIn
+    console: Console,
 ) -> None:
+    theirs = stand_in.SolidQueue(console.url)
     theirs.create(SOLID_QUEUE)
+    theirs.note_runs()
     theirs.run(
         "INSERT INTO solid_queue_jobs (queue_name) SELECT CASE WHEN n > 5 THEN 'report' "
         "ELSE 'mail' END FROM generate_series(1, 10) AS n"
@@ -436,13 +399,12 @@ def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(
         "INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at) "
         "SELECT id, queue_name, created_at FROM solid_queue_jobs"
     )
-    ran: set[int] = set()
-    with theirs.working(stand_in.SOLID_QUEUE_TAKES, stand_in.SOLID_QUEUE_ENDS, ran.add):
-        wait_until(lambda: len(ran) == 5, "it works on the other queue")
+    with theirs.working():
+        wait_until(lambda: len(theirs.runs()) == 5, "it works on the other queue")
         left = theirs.rows("SELECT count(*) FROM solid_queue_ready_executions")
-        assert (left, min(ran)) == ([(5,)], 6)
+        assert (left, min(map(int, theirs.runs()))) == ([(5,)], 6)
         console.done("resume", "mail", "--yes")
-        wait_until(lambda: len(ran) == 10, "it goes on")
+        wait_until(lambda: len(theirs.runs()) == 10, "it goes on")
 
 
 def test_a_pause_by_the_librarys_own_tools_is_a_finding(console: Console, theirs: StandIn) -> None:

@@ -1,6 +1,5 @@
 """Producers and consumers in separate processes, each with its own connection."""
 
-import multiprocessing
 import random
 import time
 from collections.abc import Sequence
@@ -14,13 +13,11 @@ from console.actions import pop, push
 from console.actions.pop import PoppedMessage
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database
-from tests.contract.child_processes import killed
+from tests.contract.child_processes import forking_with, killed
 from tests.contract.client import call_pop
 from tests.contract.messages import message
 
-_FORKING = multiprocessing.get_context("forkserver")
-"""Forks processes with this module imported, which would take a new process most of a second."""
-_FORKING.set_forkserver_preload([__name__])
+_FORKING = forking_with(__name__)
 _PATIENCE_SECONDS = 120.0
 _TIMEOUTS = Timeouts(statement_seconds=60.0, lock_seconds=60.0)
 
