@@ -33,7 +33,7 @@ def of_features(path: Path) -> set[str]:
 def test_each_folder_has_its_line_and_each_line_its_folder() -> None:
     folders = {path.parent.name for path in (ROOT / "features").glob("*/__init__.py")}
     assert folders == {*NAMES}
-    assert sorted(NAMES) == list(NAMES)
+    assert sorted(NAMES) == list(NAMES), "NAMES are in alphabetical order"
 
 
 def test_the_core_imports_no_feature() -> None:
