@@ -118,8 +118,7 @@ def _is_long(value: object) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long, tests marked `long` are deselected; of the whole suite also those marked
-    `slow`, unless -m chooses.
+    """Without --long, tests marked `long` are deselected.
 
     Spark's tests come first, then Microsoft's: processes steal tests from the end of another's
     queue, so these stay in one process, with one JVM and one .NET.
@@ -127,21 +126,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.path.name != SPARK, item.path.parent.name != MICROSOFT))
     if config.getoption("--long"):
         return
-    without = ("long", "slow") if _is_whole_suite(config) else ("long",)
-    left_out = {item for item in items if any(map(item.get_closest_marker, without))}
+    left_out = {item for item in items if item.get_closest_marker("long")}
     left_out |= _thinned_out([item for item in items if item not in left_out])
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
-def _is_whole_suite(config: pytest.Config) -> bool:
-    """Whether no test was named, and none is chosen by its marker."""
-    source = getattr(config, "workerinput", {}).get(_SOURCE) or config.args_source.name
-    return source == config.ArgsSource.TESTPATHS.name and not config.getoption("markexpr")
-
-
+SLOW = "pytest.mark.slow"
+"""A mark of files as a whole."""
 _SOURCE = "args_source"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Unless a test is named, each process imports only the files of the tier: without those marked
+    `slow`, or these alone for `-m slow`."""
+    source = getattr(config, "workerinput", {}).get(_SOURCE) or config.args_source.name
+    named = source != config.ArgsSource.TESTPATHS.name
+    if named or config.getoption("--long") or not collection_path.match("test_*.py"):
+        return None
+    slow = SLOW in collection_path.read_text(encoding="utf-8")
+    return {"": slow, "slow": not slow}.get(config.getoption("markexpr"), False) or None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -30,6 +30,8 @@ from tests.contract.plans import Statement
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, SMALL_RING, Variant, long_except
 from tests.servers import connect, login, statements_sent, value, wait_until
 
+pytestmark = pytest.mark.slow
+
 WAITING = [variant for variant in BEHAVIOURS if variant.waits]
 SKIPPING = [
     variant for variant in BEHAVIOURS if not variant.waits and not variant.design.waits_itself

@@ -21,7 +21,7 @@ from tests.contract.test_actions import action_for, contents
 from tests.contract.traffic import at_work
 from tests.contract.variants import BEHAVIOURS, Variant
 
-pytestmark = pytest.mark.thinned(3, payload=False)
+pytestmark = [pytest.mark.slow, pytest.mark.thinned(3, payload=False)]
 WITH_CLAIMS = [variant for variant in BEHAVIOURS if variant.finishes]
 MESSAGES = 25
 ENDLESS = 600.0

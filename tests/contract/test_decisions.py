@@ -36,6 +36,8 @@ from tests.contract.variants import default
 from tests.servers import READ_CATALOG, connect, login
 from tests.tui.feeds import queue as figures
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def orders(new_database: Database) -> Client:

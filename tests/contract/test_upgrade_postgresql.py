@@ -26,6 +26,8 @@ from tests.contract.traffic import Traffic
 from tests.contract.variants import DEFAULTS, Variant, default, on
 from tests.servers import connect, login
 
+pytestmark = pytest.mark.slow
+
 CLAIM = Variant(DESIGNS["claim"], {"notify": "on"})
 FIFO = Variant(DESIGNS["fifo"], {})
 RING = default("ring")

@@ -49,6 +49,8 @@ from tests.faults.harness.queue import (
 from tests.servers import connect, wait_until
 from tests.tools.repairs import carry_out, plan_repair
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = DEFAULTS.with_limits(age=Limits(0.0001))
 """Messages are late at once."""
 PROVEN = [NAIVE, FIFO, STACK, PENDING, RING, CLAIM, STATUS, SPLIT]

@@ -52,7 +52,7 @@ from tests.servers import READ_CATALOG, connect, login, wait_until
 from tests.tools.repairs import carry_out
 from tests.unit.test_statement_columns import of_the_doctor
 
-pytestmark = pytest.mark.thinned(3)
+pytestmark = [pytest.mark.slow, pytest.mark.thinned(3)]
 
 KEEPING = variant("fifo", archive_at_pop="on")
 ALL = [*DELETING, *CLAIMING, RING, STRICT]

@@ -25,6 +25,8 @@ from console.verbs.verb import texts_from_words, words_from_texts
 from tests.cli.own_presets import TABLE, User, run
 from tests.tui.opened import Opened, alone, conn
 
+pytestmark = pytest.mark.slow
+
 JOBS = CandidateTable("public", "jobs[bold]", 12)
 COLUMNS = (
     Column("job_id", "bigint"),

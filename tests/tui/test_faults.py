@@ -33,6 +33,8 @@ from tests.servers import connect, fresh_database
 from tests.tui.acting import database_at, make
 from tests.tui.opened import Opened, opened, threads_ended
 
+pytestmark = pytest.mark.slow
+
 MAIL: QueueKey = ("here", "public", "mail")
 RING: QueueKey = ("here", "public", "orders")
 SIZES = ((50, 14), (20, 5), (160, 48), (80, 24))

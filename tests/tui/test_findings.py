@@ -37,6 +37,8 @@ from tests.tui.feeds import queue
 from tests.tui.opened import Opened, conn, opened, picture, threads_ended
 from tests.tui.test_lists import exported
 
+pytestmark = pytest.mark.slow
+
 CRITICAL = Code("orphan", Severity.CRITICAL, "")
 WARNING = Code("claims_gone", Severity.WARNING, "")
 NOTE = Code("bloat", Severity.NOTE, "")

@@ -19,6 +19,8 @@ from console.verbs.queues import INSTALL
 from console.verbs.verb import texts_from_words
 from tests.tui.opened import Opened, alone, conn
 
+pytestmark = pytest.mark.slow
+
 ORDERS = ("prod", "public", "orders")
 
 

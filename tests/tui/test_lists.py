@@ -22,6 +22,8 @@ from tests.tui.test_messages import ABC, QUEUE, give
 from tests.tui.test_tabs import ALIVE, BOUND, GONE, YOUNG
 from tests.tui.test_waits import FULL
 
+pytestmark = pytest.mark.slow
+
 FEW = ErrorGroup("no route", 9, AT, AT, 1, 3, "17", "no route to h1", "a")
 MANY = ErrorGroup("=cmd()", 1_200, AT, AT, None, None, "18", "=cmd()|'/c calc'", "b")
 SOME = ErrorGroup("time out", 80, AT, AT, 2, 2, "19", "time out after 3 s", "c")

@@ -25,6 +25,8 @@ from tests.tui.opened import opened
 from tests.tui.test_findings import diagnosis, show_diagnoses
 from tests.tui.test_lists import exported
 
+pytestmark = pytest.mark.slow
+
 
 async def test_the_overview_says_that_it_is_connecting_until_the_first_sample() -> None:
     async with opened(banner="demo", rights="admin") as console:

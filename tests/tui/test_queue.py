@@ -31,6 +31,8 @@ from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, opened
 from tests.tui.test_audit import ENTRY, RUNNING
 
+pytestmark = pytest.mark.slow
+
 AT = datetime(2026, 3, 29, 1, 58, 11, tzinfo=UTC)
 
 

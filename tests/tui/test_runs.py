@@ -36,6 +36,8 @@ from tests.tui.acting import Acting, acting, make, states
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, Running, alone, conn
 
+pytestmark = pytest.mark.slow
+
 KEY = ("prod", "public", "jobs")
 PROGRESS = "export: 2 of 4 ranges, 200,000 rows"
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)

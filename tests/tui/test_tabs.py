@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from console.engines import Database
 from console.errors import ConnectionFailedError, RefusedError
 from console.monitor.activity import Lock, Session
@@ -21,6 +23,8 @@ from tests.tui.acting import make
 from tests.tui.one_tab import KEY, one_tab
 from tests.tui.opened import conn
 from tests.tui.test_messages import QUEUE
+
+pytestmark = pytest.mark.slow
 
 OURS = "pid=4711 start=x consumer="
 GONE = Claim("1", 900.0, f"{OURS}etl\x1b", 3, "pid=4711 start=x", False, "etl\x1b", Evidence.GONE)

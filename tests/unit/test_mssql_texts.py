@@ -3,11 +3,15 @@
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from console import sql
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import Variant
 from tests.microsoft import digests
 from tests.microsoft.texts import COMMENT, VARIANTS, batches, every_text, statements_of
+
+pytestmark = pytest.mark.slow
 
 NAME = r"\[(?:[^\]]|\]\])+\]"
 KINDS = "TABLE|SEQUENCE|PROCEDURE|FUNCTION|VIEW|TYPE|QUEUE|MESSAGE TYPE|CONTRACT|SERVICE"
