@@ -33,7 +33,7 @@ m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_ty
 FROM "{schema}"."{table}" AS m
 WHERE m.ctid = ANY(CAST(:keys AS tid[]))
 
--- define: next_rows
+-- define: next_chosen_rows
 {rows_of_chosen}
 
 -- define: rows_of_chosen
@@ -160,7 +160,7 @@ WHERE (h.state = :state OR h.state IS NULL) AND concat(h.id, ' ', h.attempts) = 
 SELECT
     m.message_id AS number, -- when storage=slots
     m.ctid AS location
-{next_rows}
+{next_chosen_rows}
 -- when defined beside
 AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
 -- end

@@ -140,7 +140,7 @@ coalesce(CAST(l.number AS text), l.id)
 CAST(:keys AS bigint[]) -- when next=no
 ARRAY(SELECT c.key_id FROM chosen AS c WHERE c.matches) -- when next=yes
 
--- define: next_rows
+-- define: next_chosen_rows
 {chosen_rows} -- when storage=slots
 -- when storage=in_hand
 {rows_of_chosen}
