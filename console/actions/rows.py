@@ -1,8 +1,10 @@
-"""The messages of an action: selected in one order, by key, up to the cut-off; then locked by these
-keys and acted on, one batch a transaction.
+"""The messages of an action: selected in one order, by key, up to the cut-off; then locked and
+acted on, one batch a transaction.
 
 The SQL is `queries/<engine>/actions.sql`. A batch locks the rows that are unchanged since they were
-selected, skips locked ones, and acts on exactly these.
+selected, skips locked ones, and acts on exactly these. Where one statement selects and locks
+(`NextMessages`), nothing is read; else rows are locked by the keys that were selected (`Chosen`, or
+messages that were read).
 """
 
 from __future__ import annotations

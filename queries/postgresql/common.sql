@@ -706,6 +706,11 @@ LEFT JOIN (
     GROUP BY r.label, r.side
 ) AS c ON true
 
+-- define: time_in_key
+-- for row l: the time with which its key begins
+l.key_time AS key_time, -- when sorted=time_up|time_down
+CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
+
 -- name: chosen
 -- the first :n rows of the chunk that match and have the filters' state, by claimant and side, as arrays for `lock_chosen`
 -- A row for each, also for rows that do not match, with 0 and nulls. position, key: of its last row that was considered.
@@ -733,8 +738,7 @@ FROM (
     FROM (
         SELECT
             l.position AS position,
-            l.key_time AS key_time, -- when sorted=time_up|time_down
-            CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
+            {time_in_key}
             l.key_id AS key_id,
             {chosen_key} AS key,
             concat(l.id, ' ', l.attempts) AS mark,
@@ -768,8 +772,7 @@ SELECT
 FROM (
     SELECT
         l.position AS position,
-        l.key_time AS key_time, -- when sorted=time_up|time_down
-        CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
+        {time_in_key}
         l.key_id AS key_id,
         l.location AS location, -- when located=yes
         -- when bounded=yes
