@@ -197,7 +197,14 @@ SELECT
     CAST(coalesce(a.usename, p.owner) AS text) AS user_name,
     a.application_name AS application_name,
     a.state AS state,
-    CAST(EXTRACT(EPOCH FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) AS double precision) AS transaction_seconds,
+    -- The locks and the activity are of two moments: who was idle, or not there, in one of them has no long transaction.
+    CAST(
+        EXTRACT(
+            EPOCH FROM clock_timestamp() - coalesce(
+                a.xact_start, p.prepared, CASE WHEN a.state = 'idle' OR (a.pid IS NULL AND p.gid IS NULL) THEN clock_timestamp() END
+            )
+        ) AS double precision
+    ) AS transaction_seconds,
     CAST(
         EXTRACT(
             EPOCH FROM clock_timestamp()

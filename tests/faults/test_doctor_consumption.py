@@ -24,7 +24,8 @@ from console.doctor.finding import Diagnosis, Finding
 from console.doctor.stopped_consumers import ConsumptionHistory, Position
 from console.engines import Database
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, ThresholdsOf
-from console.monitor.rates import RateWindow
+from console.monitor.owners import holders
+from console.monitor.rates import RateWindow, key_of
 from console.monitor.sample import QueueSample, take_sample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import snapshot
@@ -189,6 +190,23 @@ def test_a_session_that_holds_rows_counts_as_consuming(
         client.popped_by(other)
         for _ in range(3):
             assert examine() == FINE
+
+
+def test_a_transaction_that_began_or_ended_while_sessions_are_sampled_is_no_consumer_at_work(
+    use: Use,
+) -> None:
+    """Locks and sessions are read one after the other: in between, each is somewhere else."""
+    client = use(FIFO, 5)
+    with (
+        closing(connect(client.url)) as other,
+        client.database.transaction("sample", read_only=True) as connection,
+    ):
+        # From here on, this transaction sees the sessions as they are now: the other one idle.
+        connection.exec_driver_sql("SELECT count(*) FROM pg_stat_activity")
+        with other.transaction(force_rollback=True):
+            client.popped_by(other)
+            (seen,) = holders(connection, client.database, [client.queue])[key_of(client.queue)]
+    assert (seen.state, seen.transaction_seconds) == ("idle", 0.0)
 
 
 @pytest.mark.usefixtures("clock_steps")
