@@ -480,6 +480,12 @@ class QueueSelection(Selection):
                 "keep-newest does not go with several ids.",
                 why="They are taken one id after another, whatever their ages.",
             )
+        if filters.keep_newest is not None and (why := source.why_not_by_age(states[0])):
+            raise UsageError(
+                f"keep-newest does not apply to {source.queue.name!r}.",
+                why=why,
+                next_step="Select by age instead: --filter older=1h",
+            )
         self._criteria = criteria
         self._source = source
         self.state = states[0] if len(states) == 1 else ""

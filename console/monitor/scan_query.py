@@ -56,6 +56,7 @@ _INTEGER_BITS = {
     **dict.fromkeys(("int", "integer"), 31),
     **dict.fromkeys(("bigint", "int8"), 63),
 }
+_NUMBERS = {*_INTEGER_BITS, "numeric", "decimal"}
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,18 @@ class MessageSource:
     def own_operators(self) -> str:
         """yes or no: whether its keys are compared by operators that need their schema."""
         return yes_no(self.key_type.operators != _BUILT_IN.operators)
+
+    def why_not_by_age(self, state: str) -> str:
+        """Why the messages in that state are not taken from the oldest to the newest; empty: they
+        are."""
+        for scan in scans_for(self.queue, Filters(state=state)):
+            if scan.by is By.LOCATION:
+                return "They have no order: a new message takes the place of one that is gone."
+            if scan.by is By.TIME and not scan.by_age:
+                return "They are in the order of their due times, not of their ages."
+            if scan.by is By.ID and scan.dated and self.id_type not in _NUMBERS:
+                return f"They are in the order of their ids, which are no numbers: {self.id_type}."
+        return ""
 
     def statement_name(self, name: str) -> str:
         """Of a statement in the design's file."""

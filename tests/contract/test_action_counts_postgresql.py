@@ -22,6 +22,7 @@ from console.actions.rows import QueueSelection
 from console.actions.selected import SelectedMessages
 from console.designs import DESIGNS
 from console.engines import Database
+from console.errors import UsageError
 from console.monitor import message_count
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
@@ -60,6 +61,8 @@ def test_what_is_counted_is_what_would_be_read(
     for words in FILTERS:
         filters = parse(words.split())
         if filters.state is not None and filters.state not in action.allowed:
+            continue
+        if filters.keep_newest is not None and action.source.why_not_by_age("ready"):
             continue
         counted = select(client.database, action, filters)
         with monkeypatch.context() as reading:
@@ -292,6 +295,22 @@ def test_the_newest_are_kept_whatever_leaves_meanwhile(
         "  8 fewer: others have left since the plan, and the newest 10 are kept"
     )
     assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
+
+
+@pytest.mark.parametrize(
+    ("design", "why"),
+    {"heap": "a new message takes the place", "pending": "order of their due times"}.items(),
+)
+def test_no_newest_are_kept_where_nothing_orders_messages_by_age(
+    use_postgresql: Use, design: str, why: str
+) -> None:
+    """A heap's first row may be its newest: it has taken the place of one that was popped."""
+    client = use_postgresql(Variant(DESIGNS[design], {}))
+    client.push_many(client.payloads(*range(20)))
+    with pytest.raises(UsageError, match=why) as error:
+        select(client.database, Purge(source_of(client)), parse(["state=ready", "keep-newest=5"]))
+    assert "--filter older=1h" in str(error.value)
+    assert len(client.drain()) == 20
 
 
 def test_those_left_alone_end_no_search(use_postgresql: Use) -> None:

@@ -205,6 +205,9 @@ def test_messages_with_ids_of_any_type_can_be_paged_and_found(
         rest = read_page(postgresql, queue, after=listed.key).messages
         assert [one.id for one in rest] == ids[at + 1 :]
         assert [one.id for one in shown(postgresql, queue, f"id={listed.id}")] == [listed.id]
+    with postgresql.transaction("read the queue", read_only=True) as connection:
+        unordered = MessageSource.of(connection, queue).why_not_by_age("ready")
+    assert bool(unordered) == (type_ in {"text", "uuid", "date"})
     if type_ in {"uuid", "smallint"}:
         for no_id in ("x", "99999"):
             with pytest.raises(UsageError, match="is not a key"):
