@@ -46,7 +46,8 @@ RATE = 2_000.0
 """Default messages a second."""
 PAYLOAD_BYTES = 1_000_000
 """Default bytes of each payload."""
-_PAGE = 500
+_PAGE = 5_000
+_PAGES_PER_SECOND = 4
 _PAGE_BYTES = 30_000_000
 """All payloads of a page, at most: a page is in memory twice, as the driver's text and as ours."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -67,7 +68,7 @@ class ExportRequest:
     @property
     def page(self) -> int:
         """Messages of a page, at most."""
-        return max(1, min(_PAGE, round(self.rate)))
+        return max(1, min(_PAGE, round(self.rate / _PAGES_PER_SECOND)))
 
     def fitting(self, messages: Sequence[Message]) -> int:
         """How many of these, from the first on, may be in one page; one at the least."""
@@ -319,7 +320,8 @@ class _Partial:
                 if self.path.suffix == ".csv":
                     _write_csv(data, rows, head=progress.bytes == 0)
                 else:
-                    data.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+                    encode = json.JSONEncoder(ensure_ascii=False).encode
+                    data.writelines(encode(row) + "\n" for row in rows)
             os.fsync(self._descriptor)
             progress.bytes = os.lseek(self._descriptor, 0, os.SEEK_CUR)
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

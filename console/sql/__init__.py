@@ -260,7 +260,12 @@ def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]
         raise TypeError(
             f"{label} returned the columns {returned}, {row_type.__name__} has {expected}"
         )
-    return [row_type(*map(_known, row)) for row in rows]
+    # By columns: most have no value that changes, which C tells faster than a call for each.
+    columns = [
+        one if _UNCHANGED.issuperset(map(type, one)) else map(_known, one)
+        for one in zip(*rows, strict=True)
+    ]
+    return list(map(row_type, *columns)) if columns else []
 
 
 def values_of(names: Any, rows: Any, type_: type[Row] | UnionType, label: str) -> list[Row]:
@@ -274,6 +279,9 @@ def texts(value: Any) -> list[str]:
     """An array of a row: a list, or the JSON text of an engine that has no arrays."""
     found = json.loads(value) if isinstance(value, str) else value
     return [str(next(iter(it.values()))) if isinstance(it, dict) else str(it) for it in found or []]
+
+
+_UNCHANGED = {int, str, bool, bytes, type(None)}
 
 
 def _known(value: Any) -> Any:
