@@ -189,9 +189,7 @@ class Restore(MessageAction):
             with session.transaction("read the queue") as connection:
                 self.source.wait_for_relay(connection)
                 now = target_state(connection, self.source)
-            lines.append(
-                f"{pushed:,} are pushed again and get a new id; {self._position(now.count)}"
-            )
+            lines.append(f"pushed again, with new ids: {pushed:,}; {self._position(now.count)}")
             needs, obstacles = now.needs(pushed)
             lines += needs
             if names := ", ".join(subscriber.name for subscriber in self.source.queue.subscribers):

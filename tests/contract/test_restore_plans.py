@@ -51,7 +51,7 @@ def test_a_plan_says_where_restored_messages_are_placed(use: Use, name: str, lin
         client.drain()
     client.push_many(client.payloads(*range(10, 17)))
     action_plan = plan_restore(client, "limit=4")
-    assert f"4 are pushed again and get a new id; {line}" in action_plan.consequences
+    assert f"pushed again, with new ids: 4; {line}" in action_plan.consequences
     lines = plan_lines(client, Restore(source_of(client)), "limit=4")
     assert "\n  in the archive for " in lines
     if name == "ring":
