@@ -152,7 +152,7 @@ def interrupt(console: Console, point: int, *arguments: str) -> list[int]:
     assert (popping.returncode, last) == (128 + signal.SIGINT, b"Interrupted.")
     # It says how to finish messages only if some stay claimed.
     kept = arguments[0].startswith("claim") and "--complete" not in arguments
-    assert [b"stay claimed until they are finished" in line for line in claimed] == (
+    assert [b"Claimed until finished" in line for line in claimed] == (
         [True, False] if kept else []
     )
     return numbers(reader.got)

@@ -103,8 +103,8 @@ def _narrate_claimed(
         words += ["--attempts", str(same.pop())]
     more = " ..." if len(claims) > _SHOWN_IDS else ""
     narrate(
-        f"{numbered(len(claims), 'message')} of {queue.name!r} stay claimed until they are "
-        "finished. When the work is done (or: fail ... --error TEXT):\n"
+        f"Claimed until finished: {numbered(len(claims), 'message')} of {queue.name!r}. When the "
+        "work is done (or: fail ... --error TEXT):\n"
         f"  dbq-console complete {shlex.join(words)}{more}"
     )
 
