@@ -58,10 +58,6 @@ def week_and_hour(at: datetime, zone: tzinfo) -> tuple[int, int]:
     return (local.toordinal() - 1) // 7, local.weekday() * 24 + local.hour
 
 
-def hour_of_week(at: datetime, zone: tzinfo) -> int:
-    return week_and_hour(at, zone)[1]
-
-
 def zone_named(name: str) -> tzinfo:
     """ValueError for an unknown name."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415  # verbs start at once
