@@ -151,7 +151,7 @@ def test_hours_of_the_week_follow_local_time_when_clocks_change() -> None:
     number = (WEEKS + 2) * HOURS
     begins = [BEGIN + timedelta(hours=at) for at in range(number)]
     shape = SHAPES["office hours"]
-    level = np.array([shape[forecast_files.hour_of_week(at, zone)] for at in begins])
+    level = np.array([shape[forecast_files.week_and_hour(at, zone)[1]] for at in begins])
     counts = weekly.by_chance(np.random.default_rng(5), level)
     # Summer time begins in the last night of the ninth week; the tenth is checked.
     past, actual = counts[: 9 * HOURS], counts[9 * HOURS :]
@@ -159,7 +159,9 @@ def test_hours_of_the_week_follow_local_time_when_clocks_change() -> None:
     for name in (PRAGUE, "UTC"):
         rows, _ = table_of(past, zone=name)
         named_zone = forecast_files.zone_named(name)
-        hours_of_week = [forecast_files.hour_of_week(at, named_zone) for at in begins[9 * HOURS :]]
+        hours_of_week = [
+            forecast_files.week_and_hour(at, named_zone)[1] for at in begins[9 * HOURS :]
+        ]
         inside = [
             rows[hour]["pushes_low"] <= value <= rows[hour]["pushes_high"]
             for hour, value in zip(hours_of_week, actual, strict=True)
@@ -184,7 +186,7 @@ def test_a_repeated_local_hour_counts_as_one_and_a_skipped_one_is_missing() -> N
     assert {row["pushes_median"] for row in rows if row["hour"] != twice[0][1]} == {10.0}
     assert rows[twice[0][1]]["pushes_median"] == 15.0  # of 10, 20, and of 10 and 20 in one week
     spring = datetime(2026, 3, 29, tzinfo=UTC)
-    sunday = [forecast_files.hour_of_week(spring + timedelta(hours=at), zone) for at in (0, 1)]
+    sunday = [forecast_files.week_and_hour(spring + timedelta(hours=at), zone)[1] for at in (0, 1)]
     assert [at % 24 for at in sunday] == [1, 3]
     rows, summary = table_of(
         np.full(3 * HOURS, 7.0), zone=PRAGUE, begin=spring - timedelta(days=20)
