@@ -202,7 +202,11 @@ def _claim(
 
 
 def session_evidence(connection: Connection, found: Iterable[str | None]) -> Mapping[str, Evidence]:
-    """Evidence about sessions that our `claimed_by` names."""
+    """Evidence about sessions that our `claimed_by` names.
+
+    A transaction that has read sessions before sees none that began since: then the statement
+    `forget_sessions` goes first.
+    """
     return _evidence(connection, "server", sql.NOTHING, found)
 
 

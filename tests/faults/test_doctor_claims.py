@@ -288,6 +288,19 @@ def test_a_claimed_row_without_a_payload_is_marked_as_an_error(use: Use, how: st
     assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
 
 
+def test_an_owner_that_came_while_the_repair_runs_is_not_gone(use: Use) -> None:
+    client = use(TWO_STEP, 5)
+    client.run("DELETE FROM {data} WHERE id = 1")
+    with client.database.transaction("repair") as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM pg_stat_activity")  # as the audit does
+        with closing(connect(client.url)) as consumer:
+            consumer.execute(client.sql("SELECT id FROM {pop}('worker', true)"))
+            where = {"newest": row_scan.NEWEST, "most": row_scan.CHUNK_ROWS}
+            limit = DEFAULTS.stuck_after_seconds
+            found, gone = repairs.incomplete_messages(connection, client.queue, limit, **where)
+    assert (found.kept, found.stuck, gone) == (1, 0, [])
+
+
 def test_messages_of_open_transactions_are_not_incomplete(use: Use) -> None:
     client = use(SPLIT, 20)
     with closing(connect(client.url)) as other:
