@@ -345,8 +345,8 @@ def incomplete_messages(
         text: owner.session for text, owner in owners.items() if owner is not None and owner.bound
     }
     # The audit's row named this session: without this, owners that came since would be gone.
-    if sql.has(connection, "server.forget_sessions"):
-        sql.run(connection, "server.forget_sessions")
+    if sql.has(connection, "doctor.forget_sessions"):
+        sql.run(connection, "doctor.forget_sessions")
     evidence = session_evidence(connection, bound.values())
     gone = [text for text, session in bound.items() if evidence.get(session) is Evidence.GONE]
     if gone:

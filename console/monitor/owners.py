@@ -205,7 +205,7 @@ def session_evidence(connection: Connection, found: Iterable[str | None]) -> Map
     """Evidence about sessions that our `claimed_by` names.
 
     A transaction that has read sessions before sees none that began since: then the statement
-    `forget_sessions` goes first.
+    `doctor.forget_sessions` goes first.
     """
     return _evidence(connection, "server", sql.NOTHING, found)
 

@@ -181,9 +181,10 @@ def take_sample(
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:
                 standby = database.seen_standby = read_standby(database.product, connection)
-                sessions = sql.row(connection, SessionsUsed, "server.sessions_used")
                 known = catalog.read(connection)
                 acting = owners.in_progress(connection, known.acting)
+                # Last: to a transaction, whoever connects after its first reading of them is gone.
+                sessions = sql.row(connection, SessionsUsed, "server.sessions_used")
             if database.remembered:
                 known_queues.keep(database.label, (queue.name for queue in known.queues))
             chosen = known.queues if only is None else only

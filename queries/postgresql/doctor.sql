@@ -225,6 +225,10 @@ ORDER BY {pop_order} LIMIT 1
 -- end
 ;
 
+-- name: forget_sessions
+-- one row: the sessions are read anew; a transaction shows those of its first reading, as if none had begun since
+SELECT pg_stat_clear_snapshot() AS forgotten;
+
 -- name: pops
 -- one row: the server's clock; the last pop, where it leaves a trace; the message to be popped next; the number of pops, and since when they are counted
 -- For installed queues. Traces: done rows and the last archived one, what archive_at_pop wrote, the times of a ring's free

@@ -236,10 +236,6 @@ WHERE
     )
     AND NOT EXISTS (SELECT FROM waiting AS v WHERE v.pid = w.pid AND v.relation = w.relation);
 
--- name: forget_sessions
--- one row: the sessions are read anew; a transaction shows those of its first reading, as if none had begun since
-SELECT pg_stat_clear_snapshot() AS forgotten;
-
 -- name: owners
 -- a row for each of the sessions (as in claimed_by): gone, alive, or unknown
 SELECT
