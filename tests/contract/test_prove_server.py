@@ -6,7 +6,7 @@ For SQL Server, which is not to be had here: tests/unit/test_prove_mssql.py.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -249,6 +249,29 @@ def test_a_database_that_a_killed_proof_left_is_dropped_and_that_of_a_running_on
         assert sql.values(connection, str, "prove.databases") == [used]
     assert reported == [f"An earlier proof left the database {left} behind: it is dropped."]
     site.drop_database(database, used)
+
+
+def test_a_proof_that_begins_while_another_looks_for_leftovers_keeps_its_database(
+    place: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, used, values = place.database, "dbq_prove_bbbbbbbb_0", sql.values
+    with ExitStack() as beside, monkeypatch.context() as meanwhile:
+
+        def begin_behind(*of: Any) -> list[Any]:
+            found = values(*of)
+            if of[2] not in {"prove.databases", "bench.live_sessions"}:
+                return found
+            meanwhile.undo()
+            beside.enter_context(session_named(database, "dbq-prove bbbbbbbb"))
+            with database.autocommit("begin a proof") as connection:
+                sql.run(connection, "prove.make_database", sql.Scope({"database": used}))
+            return found
+
+        meanwhile.setattr(sql, "values", begin_behind)
+        site.drop_left_databases(database, lambda _: None)
+        with database.transaction("look", read_only=True) as connection:
+            assert sql.values(connection, str, "prove.databases") == [used]
+        site.drop_database(database, used)
 
 
 def test_the_database_is_dropped_after_an_error(place: Site) -> None:

@@ -161,10 +161,10 @@ class Leftovers:
 
 def find_leftovers(database: Database, prefix: str = PREFIX) -> Leftovers:
     with database.transaction("find what earlier runs left", read_only=True) as connection:
-        living = sql.values(connection, str, "bench.live_sessions")
         schemas = sql.values(connection, str, "bench.schemas")
         known = catalog.queues(connection)
-    alive = live_tokens(living)
+        # After what they have made: one that begins meanwhile connects first.
+        alive = live_tokens(sql.values(connection, str, "bench.live_sessions"))
     queues = [q for q in known if token_of(q.name, prefix) and q.kind is Kind.INSTALLED]
     # A login that cannot see all sessions cannot know that one has ended.
     names = [

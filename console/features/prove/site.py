@@ -235,8 +235,9 @@ def drop_left_databases(database: Database, report: Callable[[str], None]) -> No
     if not database.capabilities.sees_all_sessions:
         return
     with database.transaction("find what earlier proofs left", read_only=True) as connection:
-        living = live_tokens(sql.values(connection, str, "bench.live_sessions"))
         names = sql.values(connection, str, "prove.databases")
+        # After what they have made: one that begins meanwhile connects first.
+        living = live_tokens(sql.values(connection, str, "bench.live_sessions"))
     for name in names:
         if token_of(name, PROOF_PREFIX) not in living:
             report(f"An earlier proof left the database {name} behind: it is dropped.")

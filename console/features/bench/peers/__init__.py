@@ -174,9 +174,9 @@ def _drop_dead(database: Database) -> None:
     if not database.capabilities.sees_all_sessions:
         return
     with database.transaction("look for pgmq's queues", read_only=True) as connection:
-        living = sql.values(connection, str, "bench.live_sessions")
         queues = sql.values(connection, str, "bench.pgmq_queues")
-    alive = live_tokens(living)
+        # After what they have made: one that begins meanwhile connects first.
+        alive = live_tokens(sql.values(connection, str, "bench.live_sessions"))
     for queue in queues:
         if token_of(queue) not in alive:
             _drop(database, queue)
