@@ -24,12 +24,12 @@ from console.monitor.activity import (
     Lock,
     Objects,
     Session,
-    SessionKey,
     find_objects,
     label_of,
     sample_activity,
     writing,
 )
+from console.monitor.row_holder import SessionKey
 from console.plan import Plan, Result, queue_plan, single_step, waiting_step, warning
 
 if TYPE_CHECKING:

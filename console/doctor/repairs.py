@@ -23,9 +23,9 @@ from console.doctor.finding import Diagnosis, Repair
 from console.engines import Database, product_of
 from console.errors import ConnectionFailedError, ConsoleError
 from console.filters import line_of
-from console.monitor.activity import SessionKey
 from console.monitor.filters import Filters
 from console.monitor.owners import Evidence, owner_of, session_evidence
+from console.monitor.row_holder import SessionKey
 from console.plan import Plan, Result, queue_plan, single_step
 from console.rights import Rights
 from console.verbs import get_verb

@@ -14,15 +14,12 @@ from typing import Any
 from console import sql
 from console.catalog import Queue, object_names
 from console.engines import Database
-from console.formats import duration_between, is_one_duration
 from console.monitor.known_waits import wait_kind_of
 from console.monitor.rates import QueueName
+from console.monitor.row_holder import RowHolder, SessionKey
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.statement_text import masked
 from console.monitor.wait_graph import Node, wait_graph
-
-SessionKey = int | str
-"""A session's id, or the name of a prepared transaction, which has no session."""
 
 SAMPLE_TIMEOUT_SECONDS = 1.0
 """The time-out of a sample; it takes milliseconds."""
@@ -111,29 +108,6 @@ class Lock:
     """What is locked: the relation, a tuple..."""
     mode: str
     granted: bool
-
-
-class RowHolder:
-    """How long a session has held its rows, as far as the server can tell."""
-
-    held_at_least_seconds: float | None
-    held_at_most_seconds: float | None
-
-    @property
-    def held_seconds(self) -> float | None:
-        """At most, or if that is not known at least; None: not known."""
-        longest = self.held_at_most_seconds
-        return self.held_at_least_seconds if longest is None else longest
-
-    @property
-    def held_for(self) -> str:
-        return duration_between(self.held_at_least_seconds, self.held_at_most_seconds)
-
-    @property
-    def held_exactly_seconds(self) -> float | None:
-        """None: not known to the second."""
-        least, most = self.held_at_least_seconds, self.held_at_most_seconds
-        return most if is_one_duration(least, most) else None
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from console import sql
-from console.catalog import Acting, Queue, audit, object_names
+from console.catalog import Acting, Queue, object_names
 from console.engines import CONSUMERS, Database, product_of
-from console.monitor.activity import RowHolder, SessionKey
-from console.monitor.filters import Filters
 from console.monitor.memory import Memory
-from console.monitor.messages import read_page
 from console.monitor.rates import QueueName, age_as_of, key_of
+from console.monitor.row_holder import RowHolder, SessionKey
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from console.catalog import audit
 
 
 DIRECT = "direct"
@@ -300,6 +300,9 @@ class Claims:
 
 def claims_with_evidence(database: Database, queue: Queue, stuck_after_seconds: float) -> Claims:
     """The oldest claims with evidence. UsageError: the queue has no claims."""
+    from console.monitor.filters import Filters  # noqa: PLC0415  # a verb imports what it uses
+    from console.monitor.messages import read_page  # noqa: PLC0415
+
     page = read_page(database, queue, Filters(state="claimed"), limit=MOST)
     claims = [
         _claim(queue, message.id or "", message.age_seconds, message.claimed_by, message.attempts)

@@ -21,7 +21,6 @@ from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import UNKNOWN
 from console.monitor import known_queues, owners, rates
-from console.monitor.blocked import blocked_words
 from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
@@ -194,7 +193,11 @@ def take_sample(
             run = SampleRun(database, session, memory, budget, stuck_after_seconds, lag)
             more = _Extras(database, session, memory, budget, run.stuck_after, lag)
             readings = _read(run, more, queues)
-        problems = readings.problems | blocked_words(database, run.locked)
+        problems = readings.problems
+        if run.locked:
+            from console.monitor.blocked import blocked_words  # noqa: PLC0415  # rarely needed
+
+            problems |= blocked_words(database, run.locked)
     ended, moment = elapsed(), utc() + run.clock_ahead - lag
     decisions = sorted(
         (d for d in known.decisions if not d.code), key=lambda decision: decision.kind

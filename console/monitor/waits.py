@@ -20,12 +20,12 @@ from console.monitor.activity import (
     Activity,
     Objects,
     Session,
-    SessionKey,
     find_objects,
     sample_activity,
 )
 from console.monitor.known_waits import explain, wait_kind_of
 from console.monitor.rates import QueueName
+from console.monitor.row_holder import SessionKey
 from console.monitor.sample_queries import limit_transaction
 
 Row = TypeVar("Row")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, tzinfo
 from enum import Enum
 from functools import cached_property
 from threading import Event
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
@@ -21,8 +21,10 @@ from console.engines import Database
 from console.errors import UsageError
 from console.formats import UNKNOWN, bare_moment, moment, numbered, offset, plain, short_moment
 from console.monitor.limits import ThresholdsOf, defaults_of
-from console.monitor.message import Masks
 from console.verbs.parameters import Parameter
+
+if TYPE_CHECKING:
+    from console.monitor.message import Masks
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -102,7 +104,7 @@ class Source:
     """The queue's."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Of the list's parameters."""
-    masks: Masks = ()
+    masks: "Masks" = ()
     thresholds_of: ThresholdsOf = defaults_of
     settings_of: Callable[[str], Settings] = lambda _: Settings(())
     """The settings of the queue of that name."""

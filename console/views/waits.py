@@ -21,7 +21,8 @@ from rich.cells import cell_len
 from console.catalog import Queue
 from console.formats import count, duration, numbered, plain
 from console.monitor import waits as labels
-from console.monitor.activity import Activity, Session, SessionKey
+from console.monitor.activity import Activity, Session
+from console.monitor.row_holder import SessionKey
 from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
 from console.verbs.parameters import SECONDS_TYPE, Parameter

@@ -1,18 +1,15 @@
-"""The plan of an action counts on the server: the same as by reading the messages, at a cost that
-grows with the chunks and not with the messages."""
+"""The plan of an action counts on the server: the same as by reading the messages."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import event
 
 from console.actions import execute, message_action
-from console.actions.archive import Archive, Purge
+from console.actions.archive import Purge
 from console.actions.execute import Batching
 from console.actions.message_action import MessageAction, select
 from console.actions.requeue import Release, Requeue
@@ -21,12 +18,10 @@ from console.actions.restore import Restore
 from console.actions.rows import QueueSelection
 from console.actions.selected import SelectedMessages
 from console.designs import DESIGNS
-from console.engines import Database
 from console.errors import UsageError
 from console.monitor import message_count
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
-from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill as fill_by_calls
 from tests.contract.message_actions import source_of
@@ -92,157 +87,6 @@ def without_times(selected: SelectedMessages) -> SelectedMessages:
 def moment(selected: SelectedMessages, name: str) -> datetime | None:
     age = getattr(selected, name)
     return None if age is None else selected.cutoff - timedelta(seconds=age)
-
-
-class Sent(NamedTuple):
-    """A statement: the rows that it returns, the characters of the values that it binds."""
-
-    rows: int
-    characters: int
-
-
-@contextmanager
-def counting(database: Database) -> Iterator[list[Sent]]:
-    """The statements that are sent."""
-    returned: list[Sent] = []
-
-    def after(_conn: Any, cursor: Any, _statement: str, values: Any, *_: Any) -> None:
-        bound = values.values() if isinstance(values, dict) else values
-        returned.append(Sent(max(0, cursor.rowcount), sum(len(str(value)) for value in bound)))
-
-    event.listen(database._engine, "after_cursor_execute", after)
-    try:
-        yield returned
-    finally:
-        event.remove(database._engine, "after_cursor_execute", after)
-
-
-def cost_of(client: Client, action: MessageAction, depth: int) -> tuple[int, int]:
-    """Statements, and rows fetched, by a plan."""
-    with counting(client.database) as returned:
-        plan = execute.plan(client.database, action)
-    assert plan.count == depth
-    return len(returned), sum(sent.rows for sent in returned)
-
-
-DEEP, SHALLOW = 100_000, 1_000
-
-
-@pytest.mark.parametrize("design", ["fifo", "claim", "heap", "ring"])
-def test_a_plan_costs_statements_by_the_chunk_and_reads_no_message_but_its_sample(
-    use_postgresql: Use, design: str
-) -> None:
-    options = {"size": "200000", "max_bytes": "20"} if design == "ring" else {}
-    costs = {}
-    for depth in (SHALLOW, DEEP):
-        client = use_postgresql(Variant(DESIGNS[design], options))
-        with connect(client.url) as connection:
-            fill(connection, client.queue, {"ready": depth})
-        costs[depth] = cost_of(client, Purge(source_of(client), permanently=True), depth)
-    statements, rows = (costs[DEEP][n] - costs[SHALLOW][n] for n in (0, 1))
-    chunks = DEEP // message_count.ROWS_AT_ONCE
-    # Beside each chunk: its extent, where chunks have ends, and what a transaction begins with.
-    assert statements <= 5 * chunks
-    assert rows <= 5 * chunks
-    assert costs[SHALLOW][1] < 40
-
-
-def archived(client: Client, depth: int) -> None:
-    """Messages, as a purge leaves them in the archive."""
-    state = "errors" if client.queue.finishes else "ready"
-    with connect(client.url) as connection:
-        fill(connection, client.queue, {state: depth})
-    execute.plan(client.database, Purge(source_of(client))).run_to_end()
-
-
-BATCH, FEW, MANY = 500, 1_000, 10_000
-VERBS: dict[str, tuple[str, str, Callable[[MessageSource], MessageAction]]] = {
-    "requeue": ("claim", "errors", Requeue),
-    "requeue of status": ("status", "errors", Requeue),
-    "release": ("split", "claimed", partial(Release, stuck_after_seconds=0.0, unknown=True)),
-    "archive": ("status", "done", Archive),
-    "purge": ("heap", "ready", Purge),
-    "purge of a ring": ("ring", "ready", Purge),
-    "reschedule": ("pending", "scheduled", partial(Reschedule, in_seconds=60.0)),
-    "restore": ("claim", "", Restore),
-    "restore by push": ("fifo", "", Restore),
-}
-"""Verb -> the design, the state of the messages, the action."""
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_costs_statements_by_the_batch_and_reads_no_message(
-    use_postgresql: Use, verb: str
-) -> None:
-    """Statements, rows fetched and values sent grow with the batches; nothing with the messages."""
-    design, state, action_of = VERBS[verb]
-    options = {"size": "20000", "max_bytes": "20"} if design == "ring" else {}
-    costs: dict[int, tuple[list[Sent], list[Sent]]] = {}
-    for depth in (FEW, MANY):
-        client = use_postgresql(Variant(DESIGNS[design], options))
-        if state:
-            with connect(client.url) as connection:
-                fill(connection, client.queue, {state: depth})
-        else:
-            archived(client, depth)
-        action = action_of(source_of(client))
-        with counting(client.database) as planned:
-            plan = execute.plan(client.database, action, batching=Batching(batch=BATCH))
-        with counting(client.database) as done:
-            assert plan.run_to_end().done == depth == plan.count
-        costs[depth] = planned, done
-    (few_plan, few), (many_plan, many) = costs[FEW], costs[MANY]
-    # Less than a chunk: a plan costs the same at both depths, but for the extent of a ring or heap.
-    assert abs(len(many_plan) - len(few_plan)) <= 5
-    assert abs(rows(many_plan) - rows(few_plan)) <= 5
-    assert abs(characters(many_plan) - characters(few_plan)) <= 200
-    batches = (MANY - FEW) // BATCH
-    assert len(many) - len(few) <= 12 * batches
-    assert rows(many) - rows(few) <= 12 * batches
-    # Its key, its mark and its location; a restored one's key three times.
-    assert characters(many) - characters(few) <= 130 * (MANY - FEW)
-    assert len(few) <= 12 * (1 + FEW // BATCH) + 30
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_batch_reads_its_own_messages_and_not_those_before_it(
-    use_postgresql: Use, verb: str
-) -> None:
-    """Entries of indexes and rows of tables: so many for each message, however many batches."""
-    design, state, action_of = VERBS[verb]
-    options = {"size": "20000", "max_bytes": "20"} if design == "ring" else {}
-    client = use_postgresql(Variant(DESIGNS[design], options))
-    if state:
-        with connect(client.url) as connection:
-            fill(connection, client.queue, {state: MANY})
-    else:
-        archived(client, MANY)
-    plan = execute.plan(
-        client.database, action_of(source_of(client)), batching=Batching(batch=BATCH)
-    )
-    before = entries_read(client)
-    assert plan.run_to_end().done == MANY
-    assert entries_read(client) - before <= 15 * MANY
-
-
-def entries_read(client: Client) -> int:
-    """So far, in the queue's tables and their indexes."""
-    with client.database.transaction("count") as connection:
-        connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
-    with connect(client.url) as connection:
-        query = """SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = %s)
-            + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = %s)"""
-        row = connection.execute(query, [client.queue.schema] * 2).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def rows(sent: list[Sent]) -> int:
-    return sum(one.rows for one in sent)
-
-
-def characters(sent: list[Sent]) -> int:
-    return sum(one.characters for one in sent)
 
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)

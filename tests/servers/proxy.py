@@ -45,6 +45,8 @@ class Proxy:
         """Called for each piece that a client sends."""
         self.accepted = 0
         """How many connections were attempted, including refused ones."""
+        self.forwarded = 0
+        """Bytes, in both directions."""
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -152,6 +154,7 @@ class Proxy:
             self._flows.wait()
             if not data or fate is Fate.CUT:
                 return False
+            self.forwarded += len(data)
             other[one].sendall(data)
             if fate is Fate.UNANSWERED:
                 other[one].recv(_CHUNK)  # the server has executed it, not only received it

@@ -15,7 +15,8 @@ from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import PRODUCTS
 from console.formats import plain
-from console.monitor.activity import Activity, Lock, ObjectRow, Objects, Session, SessionKey
+from console.monitor.activity import Activity, Lock, ObjectRow, Objects, Session
+from console.monitor.row_holder import SessionKey
 from console.monitor.waits import (
     CounterRow,
     HorizonRow,

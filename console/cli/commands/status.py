@@ -27,7 +27,6 @@ from console.cli.context import Call
 from console.cli.streams import narrate
 from console.engines import Database
 from console.errors import UsageError
-from console.monitor.past import past
 from console.monitor.sample import SAMPLING_TIMEOUTS
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
@@ -46,6 +45,8 @@ def _run(call: Call, names: Sequence[str], watch: bool) -> None:
     values = {"only": only, "stuck_after_seconds": stuck_after(call)}
     seen = VIEW.read(Source(lambda: database, values=values, thresholds_of=call.thresholds))
     if names:
+        from console.monitor.past import past  # noqa: PLC0415  # a verb imports what it uses
+
         known = past()
         queues = seen.queues if known is None else known.expecting(seen.queues, database.label)
         seen = replace(seen, queues=queues, named=True)
