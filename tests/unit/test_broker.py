@@ -132,6 +132,7 @@ def test_repairs_of_service_broker_are_verbs() -> None:
         f"dbq-console {verb} orders --schema dbo" for verb in ("release", "requeue")
     ]
     assert all(repair.summary for repair in repairs)
+    assert end_conversations(QUEUE).unattended
 
 
 STARTED = Activation("[dbo].[orders_activated]", True, True, "RECEIVES_OCCURRING", 9_999.0)
