@@ -307,7 +307,7 @@ class SetSequences(DoctorRepair):
         """In its own transaction, which holds the locks of one table only."""
         doing = f"set the sequence of {column.label}"
         with database.transaction(doing, read_only=True) as connection:
-            before = _state(connection, column, full=not column.indexed)
+            before = _state(connection, column, full=True)
         with database.transaction(doing) as connection:
             limit_transaction(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
             sql.run(connection, "maintenance.lock_sequence", column.scope())

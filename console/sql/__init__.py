@@ -333,8 +333,6 @@ def _fill(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: boo
         return _PLACEHOLDER.sub(value, quoted)
 
     def identifier(token: str) -> str:
-        if not _PLACEHOLDER.search(token):
-            return token
         close = token[-1]
         return quote_identifier(dialect, fill(token[1:-1].replace(close * 2, close)))
 

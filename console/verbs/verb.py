@@ -92,13 +92,13 @@ class Target:
 
 def batching(values: Params) -> Batching:
     """From `--batch`, `--rate` and the `--canary` options. UsageError."""
-    canary = values.get("canary", False)
+    canary = values["canary"]
     wait, share = values.get("canary_wait"), values.get("canary_share")
     if not canary and (wait, share) != (None, None):
         raise UsageError("--canary-wait and --canary-share go with --canary.")
     return Batching(
-        values.get("batch"),
-        values.get("rate"),
+        values["batch"],
+        values["rate"],
         canary,
         CANARY_WAIT_SECONDS if wait is None else wait,
         share or 0.0,

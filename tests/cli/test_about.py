@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest import mock
 
@@ -26,8 +26,10 @@ from console.cli.logs import LogFile, error_text, logging_to_file
 from console.cli.verbs import cli
 from console.designs import DESIGNS
 from console.doctor.checks import CODES
+from console.engines import open_database
 from console.errors import ConnectionFailedError, UsageError
 from console.help import topics
+from console.monitor.sample import take_sample
 from tests.cli.calls import Console, call, command
 from tests.cli.conftest import Install
 from tests.cli.verbs import UNREACHABLE
@@ -95,6 +97,8 @@ def test_queue_names_are_completed_from_the_last_status_without_connecting(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     name = install("fifo")
 
+    with closing(open_database(console.url)) as without_profile:
+        take_sample(without_profile)
     assert completed("status", "fi") == []
     console.done("status")
     refuse = mock.Mock(side_effect=AssertionError("it connects"))

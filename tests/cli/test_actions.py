@@ -302,7 +302,7 @@ def test_several_ids_select_exactly_those_messages(console: Console, mail: str) 
     assert refused.status == 2
     assert "several ids" in refused.err
     paged = console("messages", mail, *words, "--limit", "1", "--json")
-    assert len(paged.json["messages"]) == 1
+    assert (len(paged.json["messages"]), paged.json["complete"]) == (1, False)
 
 
 def test_a_canary_without_a_result_is_exit_4_and_says_how_to_continue(

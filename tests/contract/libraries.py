@@ -57,7 +57,11 @@ class LibraryApp(Tables):
     taken_back: ClassVar[bool] = False
     """Its workers take a job back after a time-out, so no job is ever stuck."""
     stays: ClassVar[str] = ""
-    """Why the job of `replaced` stays failed, in the console's words."""
+    """Why the failed job of `replaced` stays so, in the console's words."""
+    stays_in_plan: ClassVar[bool] = False
+    """Its plan says so already, not only the run."""
+    waits: ClassVar[str] = ""
+    """A query of all jobs that its workers will take, now or later, by its own columns."""
 
     def add(self, number: int) -> list[Any]:
         """Jobs that a worker may take at once."""
@@ -67,8 +71,8 @@ class LibraryApp(Tables):
         """Jobs that have failed for good, by a cause that is gone by now."""
         raise NotImplementedError
 
-    def replaced(self) -> Any:
-        """A failed job in whose place, by its key, another one is waiting."""
+    def replaced(self) -> tuple[Any, Any]:
+        """A failed job, and another one that waits in its place by its key."""
         raise NotImplementedError
 
     def leave(self, number: int) -> list[Any]:
@@ -94,6 +98,9 @@ class LibraryApp(Tables):
 
     def note(self, job: object) -> None:
         self.rows("INSERT INTO public.ran VALUES (%s)", [str(job)])
+
+    def waiting(self) -> "Counter[str]":
+        return self.counter(self.waits)
 
     def runs(self) -> "Counter[str]":
         """How often each job was run to its end, as its workers noted it."""

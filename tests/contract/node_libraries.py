@@ -43,6 +43,8 @@ class GraphileApp(NodeTables, LibraryApp):
     preset: ClassVar[str] = "graphile-worker"
     keeps: ClassVar[str] = 'SELECT "Their_Worker".force_unlock_workers'
     stays: ClassVar[str] = "retired by their job key: a newer job has taken their place"
+    stays_in_plan: ClassVar[bool] = True
+    waits: ClassVar[str] = "SELECT id FROM _private_jobs WHERE is_available"
 
     def install(self) -> None:
         """Run its own migrations."""
@@ -70,14 +72,15 @@ class GraphileApp(NodeTables, LibraryApp):
         self.work()
         return jobs
 
-    def replaced(self) -> int:
+    def replaced(self) -> tuple[int, int]:
         """Retired by its key while a worker runs it."""
-        job = self.add_job("hang", '{"price": 1}', job_key="'article'")
+        key = "'article'"
+        job = self.add_job("hang", '{"price": 1}', job_key=key)
         self.leave(1)
         self.silence()
-        self.add_job("hang", '{"price": 2}', job_key="'article'", run_at="now() + interval '1 h'")
+        newer = self.add_job("hang", '{"price": 2}', job_key=key, run_at="now() + interval '1 h'")
         self.recover()
-        return job
+        return job, newer
 
     def leave(self, number: int) -> list[int]:
         with self.process(_WORKER, NUMBER=str(number)) as worker:
@@ -150,8 +153,7 @@ _REPLACED = """
 await boss.createQueue("other", { retryLimit: 0, policy: "exclusive" });
 const failed = await boss.send("other", { n: 1 }, { singletonKey: "one" });
 for (const job of await boss.fetch("other")) await boss.fail("other", job.id, "no host");
-await boss.send("other", { n: 2 }, { singletonKey: "one" });
-return failed;
+return [failed, await boss.send("other", { n: 2 }, { singletonKey: "one" })];
 """
 
 
@@ -160,7 +162,8 @@ class PgBossApp(NodeTables, LibraryApp):
 
     preset: ClassVar[str] = "pg-boss"
     release: ClassVar[Sequence[str]] = ("--unknown",)
-    stays: ClassVar[str] = "policy lets only one job"
+    stays: ClassVar[str] = "its queue's policy lets only one job of its singletonKey wait"
+    waits: ClassVar[str] = "SELECT id FROM job WHERE state IN ('created', 'retry')"
 
     def do(self, script: str) -> Any:
         """Run the script with a started `boss`, which creates its tables; the value it returns."""
@@ -176,8 +179,9 @@ class PgBossApp(NodeTables, LibraryApp):
     def fail(self, number: int) -> list[str]:
         return list(self.do(_FAIL % (number, number)))
 
-    def replaced(self) -> str:
-        return str(self.do(_REPLACED))
+    def replaced(self) -> tuple[str, str]:
+        failed, newer = self.do(_REPLACED)
+        return failed, newer
 
     def leave(self, number: int) -> list[str]:
         script = _HANG % number

@@ -79,7 +79,8 @@ class ProcrastinateApp(LibraryApp):
     """An application whose tables are in one schema."""
 
     preset: ClassVar[str] = "procrastinate"
-    stays: ClassVar[str] = "another waiting job has its queueing_lock"
+    stays: ClassVar[str] = "another waiting job has its queueing_lock, or its abort was requested"
+    waits: ClassVar[str] = "SELECT id FROM procrastinate_jobs WHERE status = 'todo'"
 
     def install(self) -> None:
         self.create("")
@@ -147,11 +148,11 @@ class ProcrastinateApp(LibraryApp):
         self.run("UPDATE procrastinate_jobs SET args = args - 'fails'")
         return jobs
 
-    def replaced(self) -> int:
+    def replaced(self) -> tuple[int, int]:
         (job,) = self.defer("send", fails=True, queueing_lock="one")
         self.work()
-        self.defer("send", queueing_lock="one", later=True)
-        return job
+        (newer,) = self.defer("send", queueing_lock="one", later=True)
+        return job, newer
 
     def working(self) -> AbstractContextManager[object]:
         return working(self.work)
@@ -247,7 +248,7 @@ class PgQueuerApp(LibraryApp):
     prefix: str
     preset: ClassVar[str] = "pgqueuer"
     keeps: ClassVar[str] = "heartbeat_timeout"
-    stays: ClassVar[str] = "dedupe_key"
+    stays: ClassVar[str] = "a waiting or picked job has its dedupe_key"
 
     @property
     def table(self) -> str:
@@ -318,11 +319,16 @@ class PgQueuerApp(LibraryApp):
         self.work(works=False)
         return jobs
 
-    def replaced(self) -> int:
+    def replaced(self) -> tuple[int, int]:
         (job,) = self.enqueue("mail", key="one")
         self.work(works=False)
-        self.enqueue("mail", key="one")
-        return job
+        (newer,) = self.enqueue("mail", key="one")
+        return job, newer
+
+    def waiting(self) -> "Counter[str]":
+        """By its log, which has a job's last status by its last row."""
+        last = f"SELECT DISTINCT ON (job_id) * FROM {self.table}_log ORDER BY job_id, id DESC"
+        return self.counter(f"SELECT job_id FROM ({last}) AS last WHERE status = 'queued'")
 
     def working(self) -> AbstractContextManager[object]:
         return working(lambda: self.work(works=True))

@@ -213,7 +213,8 @@ def _hang(of: StandIn, number: int, reports: PipeEnd) -> None:
 
 class River(StandIn):
     preset: ClassVar[str] = "river"
-    stays: ClassVar[str] = "unique_key"
+    stays: ClassVar[str] = "another job with its unique_key is there"
+    waits: ClassVar[str] = "SELECT id FROM river_job WHERE state = 'available'"
     takes: ClassVar[str] = """
     UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(),
         attempted_by = array_append(attempted_by, 'client {worker}')
@@ -234,7 +235,7 @@ class River(StandIn):
         """
         return self.column(failed, [number])
 
-    def replaced(self) -> int:
+    def replaced(self) -> tuple[int, int]:
         """Both have failed; the younger one stays."""
         unique = (
             "UPDATE river_job SET unique_key = 'one', unique_states = B'11110101' WHERE id = {}"
@@ -242,7 +243,7 @@ class River(StandIn):
         jobs = self.fail(2)
         for job in jobs:
             self.run(unique.format(job))
-        return max(jobs)
+        return max(jobs), min(jobs)
 
     def taken(self) -> "Counter[str]":
         return self.counter(
@@ -261,7 +262,15 @@ class SolidQueue(StandIn):
     """Its process 1 is killed, its process 2 lives."""
 
     preset: ClassVar[str] = "solid-queue"
-    stays: ClassVar[str] = "concurrency_key"
+    stays: ClassVar[str] = (
+        "they have a concurrency_key, whose limit only Ruby knows: "
+        "SolidQueue::FailedExecution.find_by(job_id: ID).retry"
+    )
+    stays_in_plan: ClassVar[bool] = True
+    waits: ClassVar[str] = """
+    SELECT job_id FROM solid_queue_ready_executions
+    UNION ALL SELECT job_id FROM solid_queue_blocked_executions
+    """
     takes: ClassVar[str] = """
     WITH taken AS (
         DELETE FROM solid_queue_ready_executions WHERE id = ANY(ARRAY(
@@ -298,12 +307,12 @@ class SolidQueue(StandIn):
     def fail(self, number: int) -> list[int]:
         return self._jobs(number, "failed", "created_at")
 
-    def replaced(self) -> int:
+    def replaced(self) -> tuple[int, int]:
         """A blocked job has its key."""
         (failed,), (blocked,) = self.fail(1), self._jobs(1, "blocked", "queue_name, created_at")
         both = f"WHERE id IN ({failed}, {blocked})"
         self.run(f"UPDATE solid_queue_jobs SET concurrency_key = 'one' {both}")
-        return failed
+        return failed, blocked
 
     def silence(self) -> None:
         self.run(

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sqlalchemy import event
 
-from console.actions import execute, message_action
+from console.actions import archive, execute, message_action
 from console.actions.archive import Purge
 from console.actions.execute import Batching
 from console.actions.message_action import MessageAction, select
@@ -105,7 +105,8 @@ def test_what_is_counted_of_a_group_is_what_would_be_read(
     use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """Claims by claimant, due times by side, archived messages by what restore does with them."""
-    monkeypatch.setattr(message_count, "ROWS_AT_ONCE", 4)
+    for module in (message_count, archive):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 4)
     design, filters_of, action_of = OTHERS[verb]
     client = use_postgresql(Variant(DESIGNS[design], {}))
     fill_by_calls(client, 40)

@@ -28,7 +28,7 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.decisions import note
-from console.verbs.verb import Target
+from console.verbs.verb import Target, values_from_texts
 from tests.cli.calls import Console, call
 from tests.contract.client import Client
 from tests.contract.installs import installed
@@ -133,9 +133,8 @@ def test_verbs_that_lose_messages_are_refused_on_a_protected_queue(ring: Client)
 def test_a_plan_made_before_the_protection_is_refused_when_executed(ring: Client) -> None:
     """Another console protects the queue between the plan and its confirmation."""
     target = Target(ring.database, ring.queue, Rights.ADMIN)
-    planned = get_verb("purge").plan(
-        target, {"filter": (), "reason": None, "permanently": False, "older": None}
-    )
+    purge = get_verb("purge")
+    planned = purge.plan(target, values_from_texts(purge, {}))
     get_verb("protect").plan(target, {"reason": None}).run_to_end()
     with pytest.raises(RefusedError, match="protected"):
         planned.run_to_end()

@@ -133,6 +133,16 @@ def test_a_repair_never_sets_a_sequence_back_and_waits_for_uncommitted_rows(use:
     assert client.push(client.payload(1)) == "100"
 
 
+def test_a_repair_reads_all_ids_of_a_table_without_an_index(use: Use) -> None:
+    client = use(HEAP, 20)
+    set_back(client, sequence_of(client))
+    finding = client.finding("id_sequence_behind")
+    rows = "SELECT n, '' FROM generate_series(21, 10020) AS n"
+    client.run(f"INSERT INTO {{table}} (id, payload) {rows}")
+    client.repair(finding)
+    assert client.push(client.payload(1)) == "10021"
+
+
 def test_an_id_that_a_caller_chose_far_away_is_no_finding_and_uses_nothing_up(use: Use) -> None:
     client = use(FIFO, 3)
     insert: LiteralString = "INSERT INTO {table} (id, payload) VALUES (%s, '')"

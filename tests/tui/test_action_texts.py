@@ -2,6 +2,7 @@
 results."""
 
 import shlex
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,9 @@ def test_messages_are_pushed_popped_and_finished(
     queue = make(database, "mail", design_name, options)
     do(database, queue, "push", payload="one more")
     assert states(database, queue)["ready"] == READY + 1
-    do(database, queue, "pop", file=str(tmp_path / "popped"), complete="yes")
+    popped = do(database, queue, "pop", file=str(tmp_path / "popped"), complete="yes")
+    assert popped.lines[1:] == ("  1 claim finished",)
+    assert stat.S_IMODE((tmp_path / "popped").stat().st_mode) == 0o600
     assert len((tmp_path / "popped").read_bytes().splitlines()) == 1
     assert states(database, queue)["ready"] == READY
     for verb, error in (("complete", {}), ("fail", {"error": "no 'good'"})):

@@ -81,6 +81,7 @@ def test_a_silenced_finding_is_shown_last_and_its_queue_is_ok() -> None:
     assert store.needs_diagnosis("a", 100) == []
     severe = store_with(decided("limit_reached"), ready=50, gap=100, capacity=100).findings(1)
     assert [view.level for view in severe] == [Severity.CRITICAL, Severity.WARNING]
+    assert [view.style for view in severe] == ["critical", "quiet"]
     full = store_with(decided("full"), gap=100, capacity=100)
     assert full.queues(1)[0].level is Severity.OK
 

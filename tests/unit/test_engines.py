@@ -206,6 +206,7 @@ def limits(options: str, seconds: float = 30.0) -> float | None:
         ("-c statement_timeout=60000", 70.0),
         ("-c statement_timeout=60000 -c statement_timeout=500ms", 1.5),
         ("-c statement_timeout=2min", 140.0),
+        ("statement_timeout=2min", 35.0),  # sets nothing
         ("-cstatement_timeout=1h", 4200.0),
         ("--statement_timeout=10s", 10.0 + 10.0 / 6),
         ("-c statement_timeout=60000 -c statement_timeout=0", None),

@@ -1,4 +1,4 @@
-"""What measures of SQL Server call for, and why; without a server."""
+"""What measures call for, mostly SQL Server's, and why; without a server."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from console.actions.maintenance import (
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import PRODUCTS
+from console.monitor.waits import HorizonRow
 
 TABLE = TableMeasure(1, "orders", 5_000, 100_000, 0, 0, None, 60.0, None)
 INDEX = IndexMeasure(2, "orders_key", "orders", 5_000, True, False, False, True, None, None, None)
@@ -40,6 +41,18 @@ def plan_of(*measures: Any, design: str = "fifo", online: bool = True) -> Mainte
     tables = tuple(m for m in measures if isinstance(m, TableMeasure)) or (TABLE,)
     indexes = tuple(m for m in measures if isinstance(m, IndexMeasure))
     return needed(database, queue_of(design), Measures(tables, indexes, ()), MaintainLimits())
+
+
+@pytest.mark.parametrize(("behind", "holds"), [(10_000, True), (9_999, False), (None, False)])
+def test_a_replication_slot_far_behind_is_named_with_a_vacuum(
+    behind: int | None, *, holds: bool
+) -> None:
+    slot = HorizonRow("replication slot", "standby", None, behind, None)
+    measures = Measures((changed(TABLE, dead_rows=90_000),), (), (slot,))
+    database: Any = SimpleNamespace(product=PRODUCTS["postgresql"])
+    planned = needed(database, queue_of("fifo"), measures, MaintainLimits())
+    assert [step.what for step in planned.steps] == ["VACUUM"]
+    assert ["drop the slot" in note for note in planned.notes] == [True] * holds
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,13 @@ RECORDED = {
         then=f"[01000] {SERVER}The statement has been terminated. (3621)",
         why=f"{DUPLICATE} in object 'dbo.q'.",
     ),
+    "duplicate of a caller's own id": recorded(
+        *(UsageError, "23000", SERVER),
+        f"{DUPLICATE} in object 'dbo.q'. The duplicate key value is "
+        "(0197F3C2-8D7B-7C5A-9F3E-2B1A0C4D5E6F).",
+        2627,
+        why=f"{DUPLICATE} in object 'dbo.q'.",
+    ),
     "duplicate, in German": recorded(
         *(ConsoleError, "23000", SERVER),
         "Verletzung der PRIMARY KEY-Einschränkung 'pk'. "

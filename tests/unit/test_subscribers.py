@@ -11,6 +11,7 @@ from console.cli.commands.check import check
 from console.features.history import segments
 from console.features.history.points import history, points, since, thinned
 from console.features.metrics.exporter import ConnectionState, families
+from console.formats import UNKNOWN
 from console.monitor.limits import DEFAULTS, judge
 from console.monitor.sampler import Reading
 from console.monitor.subscribers import SubscriberSnapshot, from_text, to_text
@@ -83,6 +84,8 @@ def test_the_text_of_a_full_subscriber_says_full_once() -> None:
     snapshot = replace(SEARCH, full_in_seconds=0.0)
     assert snapshot.text.endswith(", full")
     assert "full in" not in snapshot.text
+    assert ", age 7.2 s, " in snapshot.text
+    assert f", age {UNKNOWN}, " in replace(snapshot, age_seconds=None).text
 
 
 @pytest.mark.parametrize(
