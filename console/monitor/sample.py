@@ -182,7 +182,7 @@ def take_sample(
             with session.transaction("sample the queues") as connection:
                 standby = database.seen_standby = read_standby(database.product, connection)
                 sessions = sql.row(connection, SessionsUsed, "server.sessions_used")
-                known = catalog.read(connection)
+                known = memory.catalog = catalog.read(connection, memory.catalog)
                 acting = owners.in_progress(connection, known.acting)
             if database.remembered:
                 known_queues.keep(database.label, (queue.name for queue in known.queues))
