@@ -1,6 +1,7 @@
 """Records one connection: samples, findings, and at longer intervals waits and actions."""
 
 import logging
+import random
 import threading
 import time
 from collections import Counter
@@ -79,7 +80,10 @@ class WaitsAndActions:
 
     def _run(self) -> None:
         steps = ((WAITS_SECONDS, self._waits), (ACTIONS_SECONDS, self._actions))
-        due = [_Due(seconds * self._slower, record) for seconds, record in steps]
+        # Many connections do not begin at once.
+        late = random.random() * (self._slower - 1)  # noqa: S311  # no secret
+        began = time.monotonic()
+        due = [_Due(s * self._slower, record, began + late * s) for s, record in steps]
         while not self._stop.wait(1.0):
             if self._last is None or self._last.error is not None:
                 continue
