@@ -169,8 +169,13 @@ class QueueTable(KeyedTable[QueueView | Group]):
 
     def lay_out(self, room: int) -> Sequence[ColumnLayout[QueueView | Group]]:
         """With an arrow in the title of the sort column."""
+        folded = bool(self.rows) and all(isinstance(row, Group) for row in self.rows.values())
         return layout(  # type: ignore[return-value]  # as above
-            room, self.widest(), self.sort_column.name, descending=self.descending
+            room,
+            self.widest(),
+            self.sort_column.name,
+            descending=self.descending,
+            folded=folded,
         )
 
     def widest(self) -> dict[str, int]:
