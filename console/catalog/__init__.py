@@ -461,7 +461,7 @@ def read(connection: Connection, before: Catalog | None = None) -> Catalog:
     parts = decisions.catalog_contents(connection)
     if not parts.present:
         return Catalog()
-    now = _whole(connection, parts)
+    now = _catalog_text(connection, parts)
     acting = sql.rows(connection, Acting, "catalog.running") if now.acting else ()
     if before is not None and now.text is not None and now.text == before.text:
         return replace(before, acting=acting)
@@ -475,21 +475,21 @@ def read(connection: Connection, before: Catalog | None = None) -> Catalog:
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _CatalogText:
     text: str | None
     acting: bool
 
 
-def _whole(connection: Connection, parts: decisions.CatalogContents) -> _Whole:
+def _catalog_text(connection: Connection, parts: decisions.CatalogContents) -> _CatalogText:
     """From before the rows themselves are read: what changes in between is read again."""
     if not sql.has(connection, "catalog.whole"):
-        return _Whole(None, parts.audited)
+        return _CatalogText(None, parts.audited)
     named = ["queues", "settings"]
     named += ["decisions"] * parts.decisions_readable + ["running"] * parts.audited
     steps = [(name, f"catalog.{name}") for name in named]
     scope = sql.Scope(options=dict.fromkeys(named, "yes"))
     statement = sql.piped(steps, "catalog.whole", connection.dialect, scope)
-    return sql.row(connection, _Whole, statement)
+    return sql.row(connection, _CatalogText, statement)
 
 
 def _is_production(connection: Connection) -> bool:

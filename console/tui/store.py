@@ -348,8 +348,8 @@ class Store:
 
     def _kept_views(self, connection: _Connection, now: float) -> Iterable[QueueView]:
         link, label, stale = self._link_and_age(connection, now)
-        asked = frozenset(connection.examining)
-        made_of = (link, label, stale, now // BUCKET_SECONDS, connection.doctor_due_at, asked)
+        examining = frozenset(connection.examining)
+        made_of = (link, label, stale, now // BUCKET_SECONDS, connection.doctor_due_at, examining)
         before, rows, views = connection.drawn
         if rows is not connection.rows or before != made_of:
             views = {view.key: view for view in self._queues_of(connection, now)}
