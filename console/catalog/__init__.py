@@ -451,18 +451,45 @@ class Catalog:
     acting: Sequence[Acting] = ()
     """Including interrupted ones, to be checked against the sessions."""
     decisions: Sequence[Decision] = ()
+    text: str | None = None
+    """What it was made from; None: not known, or not all of it is in the database."""
 
 
-def read(connection: Connection) -> Catalog:
-    """The whole catalog, or an empty one."""
-    catalog_contents = decisions.catalog_contents(connection)
-    if not catalog_contents.present:
+def read(connection: Connection, before: Catalog | None = None) -> Catalog:
+    """The whole catalog, or an empty one. `before`: that of an earlier call, for the same database:
+    rows that are the same are not read into values again."""
+    parts = decisions.catalog_contents(connection)
+    if not parts.present:
         return Catalog()
-    acting: Sequence[Acting] = ()
-    if catalog_contents.audited:
-        acting = sql.rows(connection, Acting, "catalog.running")
-    decided = decisions.read(connection) if catalog_contents.decisions_readable else ()
-    return Catalog(_queues(connection), _is_production(connection), acting, decided)
+    now = _catalog_text(connection, parts)
+    acting = sql.rows(connection, Acting, "catalog.running") if now.acting else ()
+    if before is not None and now.text is not None and now.text == before.text:
+        return replace(before, acting=acting)
+    found = _queues(connection)
+    decided = decisions.read(connection) if parts.decisions_readable else ()
+    # Designs that are not known, or a user's own, depend on this program's files too.
+    shipped = all(one.design.known and "sha256" not in one.options for one in found)
+    production = _is_production(connection)
+    # What was changed meanwhile, and is changed back later, must not pass for this text.
+    lasts = shipped and _catalog_text(connection, parts).text == now.text
+    return Catalog(found, production, acting, decided, now.text if lasts else None)
+
+
+@dataclass(frozen=True)
+class _CatalogText:
+    text: str | None
+    acting: bool
+
+
+def _catalog_text(connection: Connection, parts: decisions.CatalogContents) -> _CatalogText:
+    if not sql.has(connection, "catalog.whole"):
+        return _CatalogText(None, parts.audited)
+    named = ["queues", "settings"]
+    named += ["decisions"] * parts.decisions_readable + ["running"] * parts.audited
+    steps = [(name, f"catalog.{name}") for name in named]
+    scope = sql.Scope(options=dict.fromkeys(named, "yes"))
+    statement = sql.piped(steps, "catalog.whole", connection.dialect, scope)
+    return sql.row(connection, _CatalogText, statement)
 
 
 def _is_production(connection: Connection) -> bool:

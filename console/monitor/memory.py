@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from console import sql
-from console.catalog import Queue
+from console.catalog import Catalog, Queue
 from console.engines import Product
 from console.figures import COUNTED
 from console.monitor.latency import LatencySamples
@@ -56,6 +56,8 @@ class Memory:
         self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._run: set[int] = set()
         self.latency = LatencySamples(clock)
+        self.catalog = Catalog()
+        """As last read."""
 
     def keep(self, queues: Iterable[Queue]) -> None:
         """Forget all queues but these."""

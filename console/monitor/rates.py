@@ -304,15 +304,13 @@ class RateWindow:
         # One sample beyond the window stays: two are needed, however far apart.
         while len(self._seen) > 2 and now.taken_at - self._seen[1].taken_at >= self._seconds:
             self._seen.popleft()
-        rates = replace(
-            _between(self._seen[0], now),
-            pushed=self._pushed.add(now.pushed, restarted=restarted),
-            popped=self._popped.add(now.popped, restarted=restarted),
-        )
-        if self._flow is not Flow.NUMBERS:
-            return rates
-        steps = [_between(first, last) for first, last in pairwise(self._seen)]
-        return replace(rates, net_range=_net_range(rates, steps))
+        rates, net_range = _between(self._seen[0], now), None
+        if self._flow is Flow.NUMBERS:
+            steps = [_between(first, last) for first, last in pairwise(self._seen)]
+            net_range = _net_range(rates, steps)
+        pushed = self._pushed.add(now.pushed, restarted=restarted)
+        popped = self._popped.add(now.popped, restarted=restarted)
+        return Rates(rates.push, rates.pop, net_range, pushed, popped)
 
 
 def _net_range(rates: Rates, steps: Sequence[Rates]) -> tuple[float, float] | None:

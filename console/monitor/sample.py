@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
@@ -180,7 +180,7 @@ def take_sample(
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:
                 standby = database.seen_standby = read_standby(database.product, connection)
-                known = catalog.read(connection)
+                known = memory.catalog = catalog.read(connection, memory.catalog)
                 acting = owners.in_progress(connection, known.acting)
                 # Last: to a transaction, whoever connects after its first reading of them is gone.
                 sessions = sql.row(connection, SessionsUsed, "server.sessions_used")
@@ -207,8 +207,8 @@ def take_sample(
         taken_at=(started + ended) / 2,
         latency_seconds=ended - started,
         queues=tuple(
-            replace(
-                readings.of(queue),
+            readings.of(
+                queue,
                 problem=problems.get(key_of(queue)) or readings.rows[key_of(queue)].problem,
                 slow=memory.slow(queue),
                 acting=tuple(a for a in acting if (a.schema, a.queue) == key_of(queue)),
@@ -241,7 +241,7 @@ class _Readings:
     problems: dict[QueueName, str]
     latency: Mapping[QueueName, Latency]
 
-    def of(self, queue: Queue) -> QueueSample:
+    def of(self, queue: Queue, **more: Any) -> QueueSample:
         key = key_of(queue)
         return QueueSample(
             queue,
@@ -253,6 +253,7 @@ class _Readings:
             holders=self.holders.get(key),
             latency=self.latency.get(key),
             subscribers=self.subscribers.get(key),
+            **more,
         )
 
 

@@ -16,6 +16,7 @@ from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.engines import Database, Timeouts, product_of, time_limit
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
+from console.figures import AGE
 from console.monitor.memory import Memory
 from console.monitor.rates import RateWindow, key_of
 from console.monitor.sample import (
@@ -244,8 +245,9 @@ class Sampler:
             at = sample.taken_at if seen.taken_at is None else seen.taken_at
             rates = window.add(at, seen.row, counts_rows=sample.counts_rows)
             by_subscriber = of_subscribers.add(seen.subscribers, seen.row)
-            of_queue = snapshot(seen, sample.connection, rates, by_subscriber)
-            shown.append(replace(of_queue, steps=steps.get(key_of(queue))))
+            found = snapshot(seen, sample.connection, rates, by_subscriber)
+            stepped = steps.get(key_of(queue))
+            shown.append(found if stepped is None else replace(found, steps=stepped))
         self._windows = windows
         return Reading(
             sample.connection,
@@ -292,7 +294,7 @@ class _Idle:
 
 def _lasting(seen: QueueSample) -> object:
     """The part of a sample that stays the same while nothing happens: no ages."""
-    row = None if seen.row is None else replace(seen.row, age_seconds=None)
+    row = None if seen.row is None else {**vars(seen.row), AGE.name: None}
     owners = tuple((claim.id, claim.attempts, claim.owner) for claim in seen.claims or ())
     sessions = frozenset(holder.session for holder in seen.holders or ())
     by = () if seen.subscribers is None else seen.subscribers.rows

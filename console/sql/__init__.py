@@ -120,8 +120,14 @@ class UnionMember:
 
 
 def part(of: str | Statement, dialect: Dialect, scope: Scope) -> UnionMember:
-    """The statement, which binds nothing, as a member of `union`."""
-    found = statement(dialect.name, of)
+    """The statement, which binds nothing, as a member of `union`. Shared by databases with the same
+    queues."""
+    return _part(statement(dialect.name, of), dialect, scope)
+
+
+@templates.cleared_with_presets
+@lru_cache(maxsize=_CACHE_SIZE)
+def _part(found: Statement, dialect: Dialect, scope: Scope) -> UnionMember:
     rendered = _render(found, dialect, scope, for_text=False)
     return UnionMember(found.label, rendered.rstrip().removesuffix(";"))
 

@@ -216,6 +216,8 @@ class ConsoleApp(Navigator):
         self._handle_signals()
         for feed in self.context.feeds:
             self._watch(feed)
+        if self._turns is not None:
+            self.set_timer(_OPENED_SECONDS, self.prepare)
         self.log_in()
 
     def _watch(self, feed: Feed) -> None:
@@ -272,7 +274,8 @@ class ConsoleApp(Navigator):
         if watcher and (keys := store.needs_diagnosis(message.name, message.at)):
             watcher.prioritize([(schema, queue) for _, schema, queue in keys])
         self._draw(message.name)
-        self.call_after_refresh(self.prepare)
+        if self._turns is None:
+            self.call_after_refresh(self.prepare)
 
     def on_new_diagnoses(self, message: NewDiagnoses) -> None:
         examined = message.examined

@@ -139,6 +139,8 @@ class Series:
         self._latencies: dict[str, _FigureHistory] = {}
         self._queues: dict[QueueKey, dict[str, _FigureHistory]] = {}
         self._sampled_at: dict[QueueKey, float] = {}
+        self._current: dict[str, set[QueueKey]] = {}
+        """The queues of each connection's last reading."""
         self._removed: dict[QueueKey, None] = {}
         """Removed queues that are still kept, in the order of their removal."""
 
@@ -162,7 +164,8 @@ class Series:
             key = (connection, snapshot.schema, snapshot.queue)
             current.add(key)
             self._add_queue(key, snapshot, at, positions)
-        self._forget({key for key in self._queues if key[0] == connection} - current)
+        self._forget(self._current.get(connection, set()) - current)
+        self._current[connection] = current
 
     def _add_queue(
         self, key: QueueKey, snapshot: QueueSnapshot, at: float, positions: Sequence[int]

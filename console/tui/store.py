@@ -4,7 +4,7 @@ Screens draw the views that the store returns; these are frozen, so a paused scr
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -26,6 +26,7 @@ from console.tui.findings import (
 from console.tui.series import Series
 from console.tui.text import describe_error, first_line, plain, whole_seconds
 from console.tui.views import (
+    BUCKET_SECONDS,
     AllClear,
     ConnectionView,
     Link,
@@ -117,6 +118,8 @@ class _Connection:
     doctor_error: ConsoleError | None = None
     examining: set[QueueKey] = field(default_factory=set)
     """Queues that the doctor was asked to examine and has not reported on yet."""
+    drawn: tuple[object, tuple[_Row, ...], dict[QueueKey, QueueView]] = (None, (), {})
+    """What the views of `queues` were made of, and those views."""
 
 
 class Store:
@@ -334,12 +337,28 @@ class Store:
         return link, name, None if link is Link.ALIVE else silent
 
     def queues(self, now: float) -> tuple[QueueView, ...]:
-        """All queues of all connections as of now, in the order of the readings."""
+        """All queues of all connections as of now, in the order of the readings. Those without
+        findings are made anew only when something happened: until then `examined_seconds` and
+        `next_examination_seconds` are those of that moment."""
         return tuple(
             view
             for connection in self._connections.values()
-            for view in self._queues_of(connection, now)
+            for view in self._kept_views(connection, now)
         )
+
+    def _kept_views(self, connection: _Connection, now: float) -> Iterable[QueueView]:
+        link, label, stale = self._link_and_age(connection, now)
+        examining = frozenset(connection.examining)
+        made_of = (link, label, stale, now // BUCKET_SECONDS, connection.doctor_due_at, examining)
+        before, rows, views = connection.drawn
+        if rows is not connection.rows or before != made_of:
+            views = {view.key: view for view in self._queues_of(connection, now)}
+        else:
+            for row in rows:
+                if row.findings:
+                    views[row.key] = self._view(connection, row, now, link, label, stale)
+        connection.drawn = (made_of, connection.rows, views)
+        return views.values()
 
     def queue(self, key: QueueKey, now: float) -> QueueView | None:
         """One queue; None: it does not exist."""
@@ -350,33 +369,39 @@ class Store:
     def _queues_of(
         self, connection: _Connection, now: float, only: QueueKey | None = None
     ) -> list[QueueView]:
-        if connection.reading is None:
-            return []
-        link, connection_label, stale = self._link_and_age(connection, now)
+        link_and_age = self._link_and_age(connection, now)
         return [
-            QueueView(
-                key=row.key,
-                label=row.label,
-                snapshot=row.snapshot,
-                full_in_seconds=row.full_in_seconds,
-                trend=connection.trends[row.key].cells(now),
-                connection_label=connection_label,
-                color=connection.traits.color,
-                stale_seconds=stale,
-                link=link,
-                diagnosis=examined.diagnosis if examined else None,
-                examined_seconds=max(0.0, now - examined.at) if examined else None,
-                examining=row.key in connection.examining,
-                next_examination_seconds=None
-                if connection.doctor_due_at is None
-                else max(0.0, connection.doctor_due_at - now),
-                findings=_dated(row, connection_label, stale, now) if row.findings else (),
-            )
-            for row, examined in (
-                (row, connection.examined.get(row.key)) for row in connection.rows
-            )
+            self._view(connection, row, now, *link_and_age)
+            for row in connection.rows
             if only is None or row.key == only
         ]
+
+    def _view(
+        self,
+        connection: _Connection,
+        row: _Row,
+        now: float,
+        link: Link,
+        connection_label: str,
+        stale: float | None,
+    ) -> QueueView:
+        examined, due_at = connection.examined.get(row.key), connection.doctor_due_at
+        return QueueView(
+            key=row.key,
+            label=row.label,
+            snapshot=row.snapshot,
+            full_in_seconds=row.full_in_seconds,
+            trend=connection.trends[row.key].cells(now),
+            connection_label=connection_label,
+            color=connection.traits.color,
+            stale_seconds=stale,
+            link=link,
+            diagnosis=examined.diagnosis if examined else None,
+            examined_seconds=max(0.0, now - examined.at) if examined else None,
+            examining=row.key in connection.examining,
+            next_examination_seconds=None if due_at is None else max(0.0, due_at - now),
+            findings=_dated(row, connection_label, stale, now) if row.findings else (),
+        )
 
     def findings(self, now: float) -> tuple[FindingView, ...]:
         """All findings but notes: the most severe first, then those with a repair, then the

@@ -581,6 +581,19 @@ SELECT
     s.value AS value
 FROM dbq.setting AS s;
 
+-- name: whole
+-- one row: as one text, all that the steps before it return, so that an unchanged text is an unchanged catalog; whether an action is running
+SELECT
+    CAST(ROW(
+        (SELECT string_agg(CAST(q AS text), '') FROM queues AS q),
+        (SELECT string_agg(CAST(s AS text), '') FROM settings AS s),
+        (SELECT string_agg(CAST(d AS text), '') FROM decisions AS d) -- when decisions=yes
+        NULL -- when not decisions=yes
+    ) AS text) AS text,
+    EXISTS(SELECT FROM running) AS acting -- when running=yes
+    false AS acting -- when not running=yes
+;
+
 -- name: record
 -- script: adds a queue to the catalog, in the transaction that installs or adopts it
 INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, version, installed_from)

@@ -11,7 +11,7 @@ from console import catalog, sql
 from console.actions import pop, push, relay
 from console.actions.forget import forget
 from console.actions.install import install, plan, uninstall
-from console.catalog import Kind, Queue, installed_queue, object_names
+from console.catalog import Catalog, Kind, Queue, installed_queue, object_names
 from console.designs import DESIGNS, Design, design
 from console.engines import PRODUCTS, Database, Timeouts, open_database
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
@@ -311,6 +311,63 @@ def test_an_uninstall_plan_says_that_the_database_is_production(new_database: Da
         connection.execute(text("INSERT INTO dbq.setting VALUES ('production', 'on')"))
     planned = plan(new_database, queue, keep_archive=False, with_messages=False)
     assert planned.lines.count("  PRODUCTION database") == 1
+
+
+CHANGES = """
+UPDATE dbq.queue SET version = 1
+UPDATE dbq.queue SET version = 2
+INSERT INTO dbq.setting VALUES ('production', 'on')
+UPDATE dbq.setting SET value = 'off'
+INSERT INTO dbq.pause VALUES ('public', 'a', now(), '', '', '', NULL, false, '{}')
+UPDATE dbq.pause SET push = true
+INSERT INTO dbq.protection (schema_name, queue_name, operator) VALUES ('public', 'a', 'i')
+INSERT INTO dbq.silence (kind, code, operator) VALUES ('silence', 'x', 'i')
+UPDATE dbq.silence SET until = now()
+UPDATE dbq.queue SET kind = 'archive' WHERE queue_name = 'b'
+DELETE FROM dbq.queue WHERE queue_name = 'b'
+UPDATE dbq.queue SET options = options || '{"sha256": "0"}', kind = 'adopted'
+ALTER TABLE a RENAME TO c; CREATE VIEW a AS SELECT 1 AS n; ALTER VIEW a OWNER TO pg_monitor
+DROP TABLE dbq.silence, dbq.note
+DELETE FROM dbq.queue
+"""
+"""A line for each. A view of somebody else in the place of a table changes no row."""
+ACTION = """
+    INSERT INTO dbq.action (schema_name, queue_name, verb, operator, session, connection)
+    VALUES ('public', 'a', 'requeue', 'me', 'pid=1', 'here')
+"""
+
+
+def read_again(database: Database, kept: Catalog, after: str = "SELECT 1") -> Catalog:
+    with database.transaction("change") as connection:
+        connection.exec_driver_sql(f"SET LOCAL search_path = public; {after}")
+    with database.transaction("look", read_only=True) as connection:
+        return catalog.read(connection, kept)
+
+
+def test_a_kept_catalog_is_read_again_after_each_change(new_database: Database) -> None:
+    of = all_designs(new_database)[0]
+    for name in ("a", "b"):
+        install(new_database, default_of(new_database, of, name))
+    kept = read_again(new_database, Catalog())
+    for change in CHANGES.strip().splitlines():
+        now = read_again(new_database, kept, change)
+        assert now != kept, change
+        assert now == read_again(new_database, Catalog()), change
+        kept = now
+
+
+def test_an_unchanged_catalog_is_kept_but_for_what_operators_do(new_database: Database) -> None:
+    install(new_database, default_of(new_database, all_designs(new_database)[0], "a"))
+    kept = read_again(new_database, Catalog())
+    for change, done in (
+        ("SELECT 1", []),
+        (ACTION, [0]),
+        ("UPDATE dbq.action SET done = 7", [7]),
+        ("UPDATE dbq.action SET ended_at = now()", []),
+    ):
+        now = read_again(new_database, kept, change)
+        assert now.queues is kept.queues
+        assert [one.done for one in now.acting] == done
 
 
 def test_a_database_without_a_catalog_has_no_queues(new_database: Database) -> None:

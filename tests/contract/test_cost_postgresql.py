@@ -208,16 +208,17 @@ def test_two_hundred_queues_take_a_handful_of_statements(new_database: Database)
     queues = many(new_database, 220)
     url = new_database.url.render_as_string(hide_password=False)
     with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
-        take_sample(database)  # also reads what the server can do
+        memory = Memory()
+        take_sample(database, memory=memory)  # also reads what the server can do
         with statements_sent() as statements:
-            sample = take_sample(database)
+            sample = take_sample(database, memory=memory)
     assert len(sample.queues) == len(queues) >= 190
     assert {snapshot(queue, "test").ready for queue in sample.queues} == {0}
     unions = -(-len(queues) // new_database.product.sampled_together)
-    # Five of the catalog, one of which reads decisions (pause, protection, silence); for each union
-    # its settings, the gates of the rings and the status; at the end the sessions that hold rows,
-    # and the waiting times, each after its settings.
-    assert len(statements) <= 5 + 3 * unions + 4
+    # How many sessions there are, what catalog there is, whether it has changed; for each union its
+    # settings, the gates of the rings and the status; at the end the sessions that hold rows, after
+    # its settings.
+    assert len(statements) <= 3 + 3 * unions + 2
     assert all(statement.startswith("/* dbq ") for statement in statements)
 
 

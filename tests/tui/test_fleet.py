@@ -64,11 +64,15 @@ async def test_a_group_totals_the_connections_that_answer_and_counts_them() -> N
         # The worst is first; one that does not answer adds nothing, and keeps its old figures.
         assert console.order[:2] == [
             "▾ shops: 1 of 3 connections, 2 queues",
-            "  ▸ b: lost 7 s: it is silent",
+            "  ▸ b: lost 7 s, again in 1 s: it is silent",
         ]
         assert console.row(console.order[0])["ready"] == "3"
         assert console.row(console.order[1])["ready"] == "5"
         assert "2 of 3 connections" not in console.picture
+        # Lines of connections have no design, and leave its room to the others.
+        assert "design" not in console.row(console.order[1])
+        await console.press("z")
+        assert console.row(console.order[1])["design"] == ""
 
 
 async def test_a_folded_row_has_the_trend_of_all_and_the_first_ring_to_be_full() -> None:

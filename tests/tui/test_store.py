@@ -13,14 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.errors import BusyError, ConnectionFailedError
+from console.figures import FIGURES
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, judge
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import full_in_seconds, queue_findings
 from console.tui.series import SPANS, ChartSpan, Run, Series
-from console.tui.store import Store
-from console.tui.views import Link, parse
+from console.tui.store import Store, Traits
+from console.tui.views import Link, QueueView, parse
 from console.tui.widgets.queue_detail import limit_texts, pieces
+from console.tui.widgets.queue_groups import Group, connection_groups, group_lines
 from tests.tui.feeds import broken, nine_queues, queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")
@@ -407,3 +409,66 @@ def test_a_term_that_there_is_not_is_named() -> None:
     assert "age>soon" in parse("age>soon").problem
     assert [parse(text).problem for text in ("age>5m", "age>300", "mail", "design=x")] == [""] * 4
     assert found("age>0s") == found("age>0")
+
+
+def test_what_is_kept_of_the_queues_is_what_they_would_be_now() -> None:
+    """And a connection without news is not made anew."""
+    store = Store({"a": 5.0, "b": 5.0}, now=0)
+
+    def made(now: float) -> list[QueueView]:
+        found = list(store.queues(now))
+        assert found == [store.queue(view.key, now) for view in found]
+        return found
+
+    store.add_reading("a", reading(queue("q")), at=1)
+    store.add_reading("b", reading(queue("q"), broken("sick", "fifo", "locked")), at=1)
+    first = made(1)
+    assert first[2].findings
+    assert all(now is then for now, then in zip(made(2)[:2], first, strict=False))
+    store.add_reading("b", reading(queue("q", ready=9)), at=3)
+    second = made(3)
+    assert (second[0] is first[0], second[1].snapshot.ready) == (True, 9)
+    assert made(6)[0].trend != first[0].trend
+    store.mark_examining("a")
+    assert made(6)[0].examining
+    assert made(15)[0].stale_seconds == 14
+    store.add_reading("a", reading(), at=16)
+    assert [view.key[0] for view in made(16)] == ["b"]
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.none() | st.integers(0, 20_000), st.booleans()),
+        max_size=12,
+    )
+)
+def test_the_totals_of_connections_add_up_to_those_of_their_group(
+    rows: Sequence[tuple[str, int | None, bool]],
+) -> None:
+    """As if all its queues were of one; those of a silent connection are not in them."""
+    store = Store(dict.fromkeys("abcd", 1.0), 0.0, {name: Traits(group="g") for name in "abcd"})
+    for name in "abcd":
+        queues = [
+            queue(
+                f"q{number}",
+                ready=ready,
+                unknown=("ready",) if ready is None else (),
+                estimated=("ready",) if estimated and ready else (),
+            )
+            for number, (of, ready, estimated) in enumerate(rows)
+            if of == name
+        ]
+        store.add_reading(name, reading(*queues), at=1.0 if name == "d" else 20.0)
+    views, connections = store.queues(21.0), {view.name: view for view in store.connections(21.0)}
+    lines = list(connection_groups(connections, views, lambda _: True))
+    (group,) = group_lines(connections, lines)
+    fresh = tuple(view for view in views if view.connection != "d")
+    flat = Group("all", (connections["a"],), fresh, "a")
+    assert set(group.counted) == set(fresh)
+    for figure in FIGURES:
+        assert group.number(figure.name) == flat.number(figure.name)
+    assert group.total("ready") == flat.total("ready")
+    assert group.trend(12) == flat.trend(12)
+    levels = [view.level for view in views] + [view.level for view in connections.values()]
+    assert group.level == max(levels)

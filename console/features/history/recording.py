@@ -1,6 +1,7 @@
 """Records one connection: samples, findings, and at longer intervals waits and actions."""
 
 import logging
+import random
 import threading
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from console import catalog
-from console.catalog import Queue, audit
+from console.catalog import audit
 from console.doctor.finding import Diagnosis
 from console.doctor.watcher import (
     UNATTENDED_SECONDS,
@@ -43,7 +44,7 @@ _TIMEOUT_SECONDS = 600.0
 @dataclass
 class _Due:
     seconds: float
-    record: Callable[[Sequence[Queue]], None]
+    record: Callable[[], None]
     at: float = 0.0
 
 
@@ -79,7 +80,10 @@ class WaitsAndActions:
 
     def _run(self) -> None:
         steps = ((WAITS_SECONDS, self._waits), (ACTIONS_SECONDS, self._actions))
-        due = [_Due(seconds * self._slower, record) for seconds, record in steps]
+        # Many connections do not begin at once.
+        late = random.random() * (self._slower - 1)  # noqa: S311  # no secret
+        began = time.monotonic()
+        due = [_Due(s * self._slower, record, began + late * s) for s, record in steps]
         while not self._stop.wait(1.0):
             if self._last is None or self._last.error is not None:
                 continue
@@ -90,21 +94,22 @@ class WaitsAndActions:
                     ended = time.monotonic()
                     one.at = ended + max(one.seconds, _REST * (ended - began))
 
-    def _try(self, record: Callable[[Sequence[Queue]], None]) -> None:
+    def _try(self, record: Callable[[], None]) -> None:
         try:
             with time_limit(_TIMEOUT_SECONDS, self._stop.is_set):
-                record(catalog.in_use(self._database))
+                record()
         except ConsoleError:
             return  # samples report the state of the connection
         except Exception:  # noqa: BLE001  # the thread has to go on
             _LOG.exception("waits or actions could not be recorded")
 
-    def _waits(self, queues: Sequence[Queue]) -> None:
+    def _waits(self) -> None:
+        queues = catalog.in_use(self._database)
         activity = sample_activity(self._database, find_objects(self._database, queues))
         activity = activity.without_readers(self._database.application_name)
         self._recorder.add(WAITS, waits(activity, datetime.now(UTC)))
 
-    def _actions(self, _: Sequence[Queue]) -> None:
+    def _actions(self) -> None:
         with self._database.transaction("read the audit", read_only=True) as connection:
             entries = audit.entries(connection, audit.EntryFilter())
         # Each when it is first seen, and when its outcome changes.

@@ -262,9 +262,14 @@ class OverviewScreen(LiveScreen, Filtered, Exporting):
         elif table.group is not None:
             detail.draw_group(table.group)
         else:
-            detail.draw(table.view)
+            detail.draw(self._as_of_now(table.view))
         # No ring for a connection's own line: it has no particular one.
         self.query_one(RingSlots).follow(table.view, table.views if table.group is None else ())
+
+    def _as_of_now(self, view: QueueView | None) -> QueueView | None:
+        if view is None or self.paused_at is not None:
+            return view
+        return self.context.store.queue(view.key, self.context.clock.monotonic()) or view
 
     def _why_empty(self, views: Sequence[QueueView], now: float) -> str:
         table = self.listed

@@ -228,16 +228,22 @@ SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
 
 
 def layout(
-    width: int, widest: Mapping[str, int], sorted_by: str, *, descending: bool
+    width: int,
+    widest: Mapping[str, int],
+    sorted_by: str,
+    *,
+    descending: bool,
+    folded: bool = False,
 ) -> list[ColumnLayout[QueueView]]:
     """The columns that fit into `width` cells, with their widths.
 
-    `widest`: the cells of each column's longest text.
+    `widest`: the cells of each column's longest text. `folded`: there are lines of connections and
+    groups only, which have no design.
     """
     needed = {column.name: max(column.min_width, widest.get(column.name, 0)) for column in COLUMNS}
     needed["trend"] = _TREND.min_width
     natural, needed["queue"] = needed["queue"], min(needed["queue"], 20)
-    shown = [*COLUMNS]
+    shown = [column for column in COLUMNS if not (folded and column is _DESIGN)]
     for lost in DROP_ORDER:
         if total_width(shown, needed) <= width:
             break

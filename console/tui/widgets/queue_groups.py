@@ -4,7 +4,8 @@ connections do not answer. Those that do not answer add nothing to their group."
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.cells import cell_len
 
@@ -17,6 +18,8 @@ from console.tui.widgets.keyed_table import Cell
 
 if TYPE_CHECKING:
     from console.tui.widgets.queue_columns import QueueColumn
+
+T = TypeVar("T")
 
 _STEP = "  "
 """The indent per level."""
@@ -39,8 +42,9 @@ class Group:
     """Empty: it is a group of connections."""
     under: str = ""
     """The key of the group above it."""
-    _totals: dict[str, str] = field(default_factory=dict, compare=False)
-    """A cache."""
+    below: tuple["Group", ...] = ()
+    """Of a group, its connections: its totals are made of theirs."""
+    _cache: dict[object, Any] = field(default_factory=dict, compare=False)
 
     @property
     def key(self) -> str:
@@ -60,8 +64,8 @@ class Group:
     @cached_property
     def level(self) -> Severity:
         """The most severe below it."""
-        queues = max((queue.level for queue in self.queues), default=Severity.OK)
-        return max(queues, *(connection.level for connection in self.connections))
+        levels = [one.level for one in (*self.connections, *(self.below or self.queues))]
+        return max(levels, default=Severity.OK)
 
     @cached_property
     def stale(self) -> bool:
@@ -69,54 +73,87 @@ class Group:
         return self.answering == 0
 
     @cached_property
+    def _parts(self) -> tuple["Group", ...]:
+        """Of a group, the connections in its totals."""
+        stale = {view.connection for view in self.queues if view.stale_seconds is not None}
+        return tuple(one for one in self.below if one.connection not in stale)
+
+    @cached_property
     def counted(self) -> tuple[QueueView, ...]:
         """The queues in its totals: in a group those of answering connections."""
-        if self.connection:
-            return self.queues
-        return tuple(queue for queue in self.queues if queue.stale_seconds is None)
+        return self.queues if self.connection else tuple(v for o in self._parts for v in o.queues)
+
+    def _own(self, value: Callable[[QueueView], T]) -> list[T]:
+        """The values of its queues, if it is a connection: a group's are in its parts."""
+        return [value(view) for view in self.queues] if self.connection else []
+
+    def _kept(self, key: object, make: Callable[[], T]) -> T:
+        if key not in self._cache:
+            self._cache[key] = make()
+        found: T = self._cache[key]
+        return found
 
     def number(self, name: str) -> float | None:
         """A figure's sum, or the oldest age; None if no queue has it."""
-        values = [getattr(view.snapshot, name) for view in self.counted]
+        return self._kept(("number", name), lambda: self._number(name))
+
+    def _number(self, name: str) -> float | None:
+        values = [one.number(name) for one in self._parts]
+        values += self._own(lambda view: getattr(view.snapshot, name))
         known = [value for value in values if value is not None]
         add_up = BY_NAME[name].add_up
         return add_up(known) if known and add_up else None
 
+    def of_some(self, what: str) -> frozenset[str]:
+        """The figures that are `unknown`, or `estimated`, for some of its queues."""
+
+        def union() -> frozenset[str]:
+            own = self._own(lambda view: getattr(view.snapshot, what))
+            return frozenset().union(*(one.of_some(what) for one in self._parts), *own)
+
+        return self._kept(what, union)
+
     def total(self, name: str) -> str:
         """The same as text; marked as a minimum if it is unknown for some queues."""
-        if name not in self._totals:
-            self._totals[name] = self._total(name)
-        return self._totals[name]
+        return self._kept(("total", name), lambda: self._total(name))
 
     def _total(self, name: str) -> str:
-        number = self.number(name)
-        unknown = any(name in view.snapshot.unknown for view in self.counted)
+        number, unknown = self.number(name), name in self.of_some("unknown")
         if number is None or (unknown and BY_NAME[name].may_be_negative):
             return formats.UNKNOWN if unknown or not self.counted else ""
-        estimated = any(name in view.snapshot.estimated for view in self.counted)
-        text = BY_NAME[name].unit.text(number, estimated=estimated)
+        text = BY_NAME[name].unit.text(number, estimated=name in self.of_some("estimated"))
         return formats.AT_LEAST + text if unknown and text[0] != formats.ESTIMATE else text
 
     def trend(self, cells: int) -> tuple[int | None, ...]:
         """The sum of ready messages in the last buckets; None if it is unknown for a queue. Hosts
         are not sampled in step: a count holds for two more buckets."""
-        trends = [
-            kept
-            for view in self.counted
-            if (kept := _fill_gaps(view.trend[-cells - _KEPT_BUCKETS :]))
-        ]
-        added = (None if None in bucket else sum(bucket) for bucket in zip(*trends, strict=True))
-        return tuple(added)[-cells:]
+        return self._kept(("trend", cells), lambda: self._trend(cells))
+
+    def _trend(self, cells: int) -> tuple[int | None, ...]:
+        trends = [one.trend(cells) for one in self._parts]
+        trends += self._own(lambda view: tuple(_fill_gaps(view.trend[-cells - _KEPT_BUCKETS :])))
+        buckets = zip(*filter(None, trends), strict=True)
+        return tuple(None if None in bucket else sum(bucket) for bucket in buckets)[-cells:]
 
     @cached_property
     def filling(self) -> tuple[QueueView, ...]:
         """Its rings that are known to fill, the first to be full first."""
-        rings = [view for view in self.counted if view.full_in_seconds is not None]
+        rings = [view for one in self._parts for view in one.filling]
+        rings += [view for view in self._own(lambda view: view) if view.full_in_seconds is not None]
         return tuple(sorted(rings, key=lambda view: view.full_in_seconds or 0.0))
+
+    def texts(self, column: "QueueColumn") -> frozenset[str]:
+        """The column's, of all its queues."""
+
+        def union() -> frozenset[str]:
+            own = self._own(column.value)
+            return frozenset(own).union(*(one.texts(column) for one in self._parts))
+
+        return self._kept(("texts", column.name), union)
 
     def _full_in(self, column: "QueueColumn") -> str:
         """When the first of its rings is full; `≤` if that is unknown for some."""
-        texts = {column.value(view) for view in self.counted}
+        texts = self.texts(column)
         unknown = formats.UNKNOWN in texts
         if not self.filling:
             others = sorted(texts - {formats.NOT_APPLICABLE, formats.UNKNOWN})
@@ -188,9 +225,10 @@ def connection_groups(
     connections: Mapping[str, ConnectionView],
     queues: Sequence[QueueView],
     is_named: Callable[[str], bool],
+    before: Mapping[str, Group] = MappingProxyType({}),
 ) -> Iterator[Group]:
     """A line for each connection with some of these queues, or that matches by name: one that never
-    answered has no known queues."""
+    answered has no known queues. `before`: earlier ones by connection, kept if nothing changed."""
     by_connection: dict[str, list[QueueView]] = {name: [] for name in connections}
     for view in queues:
         by_connection[view.connection].append(view)
@@ -199,7 +237,8 @@ def connection_groups(
         if own or is_named(name):
             under = _key_of(conn.group) if conn.group else ""
             title = plain(name.removeprefix(f"{conn.group}/"))
-            yield Group(title, (conn,), tuple(own), name, under)
+            group = Group(title, (conn,), tuple(own), name, under)
+            yield before[name] if before.get(name) == group else group
 
 
 def group_lines(
@@ -209,8 +248,8 @@ def group_lines(
     names = dict.fromkeys(group.connections[0].group for group in lines if group.under)
     for name in names:
         every = tuple(conn for conn in connections.values() if conn.group == name)
-        key = _key_of(name)
-        yield Group(plain(name), every, tuple(v for o in lines if o.under == key for v in o.queues))
+        below = tuple(one for one in lines if one.under == _key_of(name))
+        yield Group(plain(name), every, tuple(v for o in below for v in o.queues), below=below)
 
 
 def _key_of(group: str) -> str:

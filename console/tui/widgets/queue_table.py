@@ -40,6 +40,8 @@ class QueueTable(KeyedTable[QueueView | Group]):
         self.count = 0
         """How many queues match the filter, folded or not."""
         self._keeps_order = False
+        self._by_connection: Mapping[str, Group] = {}
+        """The line of each connection as last drawn."""
         self._folding = Folding(CONNECTIONS if grouped else QUEUES)
         self._widest: dict[str, int] = {}
         self._measured = 0
@@ -94,7 +96,9 @@ class QueueTable(KeyedTable[QueueView | Group]):
         """By key, from the top: queues and group lines."""
         if not self.grouped:
             return {_row_key(view): view for view in self._ordered(matching)}
-        every = list(connection_groups(self.connections, matching, self.filter.names))
+        before = self._by_connection
+        every = list(connection_groups(self.connections, matching, self.filter.names, before))
+        self._by_connection = {group.connection: group for group in every}
         below: dict[str, list[Group]] = {}
         for group in every:
             below.setdefault(group.under, []).append(group)
@@ -165,8 +169,13 @@ class QueueTable(KeyedTable[QueueView | Group]):
 
     def lay_out(self, room: int) -> Sequence[ColumnLayout[QueueView | Group]]:
         """With an arrow in the title of the sort column."""
+        folded = bool(self.rows) and all(isinstance(row, Group) for row in self.rows.values())
         return layout(  # type: ignore[return-value]  # as above
-            room, self.widest(), self.sort_column.name, descending=self.descending
+            room,
+            self.widest(),
+            self.sort_column.name,
+            descending=self.descending,
+            folded=folded,
         )
 
     def widest(self) -> dict[str, int]:
