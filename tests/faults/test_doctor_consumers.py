@@ -105,6 +105,7 @@ def test_a_silent_consumer_is_reported_until_it_is_back(workers: Workers) -> Non
     assert (one["name"], one["program"], one["sessions"]) == ("ada", "ada program", 1)
     assert one["popped_in_looks"] >= 5
     assert "ada popped regularly" in found.summary
+    assert "at least one is connected" in found.cause
     assert "dbq-console consumers" in found.judgement
     assert silent_finding(workers.diagnose("ada", "bob")) is None, "it is back"
 
