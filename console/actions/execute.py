@@ -500,7 +500,7 @@ class _Run:
             self._ledger += ledger
             self._batches += bool(ledger.selected)
             self._stopped = self._action.stop_reason(ledger)
-            self._report(f"{self._batches:,} batches")
+            self._report("1 batch" if self._batches == 1 else f"{self._batches:,} batches")
             if ledger.out:
                 self._moving_batches += 1
                 self._judge(session)

@@ -46,7 +46,7 @@ RATE = 2_000.0
 """Default messages a second."""
 PAYLOAD_BYTES = 1_000_000
 """Default bytes of each payload."""
-_PAGE = 5_000
+_PAGE = 4_000
 _PAGES_PER_SECOND = 4
 _PAGE_BYTES = 30_000_000
 """All payloads of a page, at most: a page is in memory twice, as the driver's text and as ours."""
