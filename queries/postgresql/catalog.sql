@@ -584,7 +584,7 @@ FROM dbq.setting AS s;
 -- name: whole
 -- one row: as one text, all that the steps before it return, so that an unchanged text is an unchanged catalog; whether an action is running
 SELECT
-    CAST(ROW(
+    CAST((
         (SELECT string_agg(CAST(q AS text), '') FROM queues AS q),
         (SELECT string_agg(CAST(s AS text), '') FROM settings AS s),
         (SELECT string_agg(CAST(d AS text), '') FROM decisions AS d) -- when decisions=yes
