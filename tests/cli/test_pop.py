@@ -161,7 +161,7 @@ def test_wait_takes_the_first_message_that_arrives(
         console.done("push", name, "x")
         out, err = popping.communicate(timeout=PATIENCE_SECONDS)
     assert (popping.returncode, out) == (0, b"x\n")
-    assert (b"stay claimed" in err) is kind.startswith("claim")
+    assert (b"Claimed until finished" in err) is kind.startswith("claim")
 
 
 @pytest.mark.long
@@ -192,7 +192,7 @@ def test_messages_that_a_pop_leaves_claimed_are_reported_and_can_be_finished(
     answer = console.done("pop", name)
     assert answer.out == b"a\n"
     assert "1 message of" in answer.err
-    assert "stay claimed" in answer.err
+    assert "Claimed until finished" in answer.err
     command = shlex.split(answer.err.splitlines()[-1])
     assert console.done(*command[1:]).text == "completed 1 of 1 message\n"
     assert states(console, name)["claimed"] == 0

@@ -251,7 +251,7 @@ def test_a_database_that_a_killed_proof_left_is_dropped_and_that_of_a_running_on
     site.drop_database(database, used)
 
 
-def test_a_proof_that_begins_while_another_looks_for_leftovers_keeps_its_database(
+def test_a_proof_that_begins_while_another_searches_keeps_its_database(
     place: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, used, values = place.database, "dbq_prove_bbbbbbbb_0", sql.values
