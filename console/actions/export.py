@@ -48,6 +48,8 @@ PAYLOAD_BYTES = 1_000_000
 """Default bytes of each payload."""
 _PAGE = 4_000
 _PAGES_PER_SECOND = 4
+_ERRORS = 500
+"""Of a page that may have error texts, each of up to `FULL_ERROR_LENGTH`."""
 _PAGE_BYTES = 30_000_000
 """All payloads of a page, at most: a page is in memory twice, as the driver's text and as ours."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -67,8 +69,10 @@ class ExportRequest:
 
     @property
     def page(self) -> int:
-        """Messages of a page, at most."""
-        return max(1, min(_PAGE, round(self.rate / _PAGES_PER_SECOND)))
+        """Messages of a page, at most; fewer where each may have a long error text."""
+        errors = "error" in self.queue.states and self.filters.state in {None, "error"}
+        most = min(_PAGE, _ERRORS) if errors else _PAGE
+        return max(1, min(most, round(self.rate / _PAGES_PER_SECOND)))
 
     def fitting(self, messages: Sequence[Message]) -> int:
         """How many of these, from the first on, may be in one page; one at the least."""

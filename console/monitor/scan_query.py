@@ -56,7 +56,6 @@ _INTEGER_BITS = {
     **dict.fromkeys(("int", "integer"), 31),
     **dict.fromkeys(("bigint", "int8"), 63),
 }
-_NUMBERS = {*_INTEGER_BITS, "numeric", "decimal"}
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,8 @@ class MessageSource:
     key_type: KeyType = _BUILT_IN
     due_type: KeyType = _TIME
     """Of the due times: a date may be later than any timestamptz."""
+    numbered: bool = True
+    """Whether its keys, where they are its order, are numbers."""
 
     @classmethod
     def of(cls, connection: Connection, queue: Queue) -> MessageSource:
@@ -120,13 +121,15 @@ class MessageSource:
             return cls.installed(product, queue)
         columns = relations.columns(connection, queue.schema, queue.table)
         types = {column.name: column.type for column in columns}
+        numbers = {c.name for c in columns if c.base_type in product.number_types}
         body = queue.roles.get("payload")
         kind = "" if body is None else _payload_kind(types.get(body, ""), product)
         id_type = types.get(queue.roles.get("id", ""), "")
         key_type = KeyType.of(connection, queue)
         due = queue.roles.get("due_at")
         due_type = KeyType.read(connection, queue, due) if due else _TIME
-        return cls(product, queue, kind, id_type, _hidden(connection, queue), key_type, due_type)
+        hidden, numbered = _hidden(connection, queue), queue.roles.get("id") in numbers
+        return cls(product, queue, kind, id_type, hidden, key_type, due_type, numbered)
 
     @classmethod
     def installed(cls, product: Product, queue: Queue) -> MessageSource:
@@ -160,7 +163,7 @@ class MessageSource:
                 return "They have no order: a new message takes the place of one that is gone."
             if scan.by is By.TIME and not scan.by_age:
                 return "They are in the order of their due times, not of their ages."
-            if scan.by is By.ID and scan.dated and self.id_type not in _NUMBERS:
+            if scan.by is By.ID and scan.dated and not self.numbered:
                 return f"They are in the order of their ids, which are no numbers: {self.id_type}."
         return ""
 

@@ -149,7 +149,7 @@ def piped(
     """One statement: each step is a common table expression, the last is the query."""
     names = tuple(name for name, _ in steps)
     found = tuple(statement(dialect.name, of) for of in (*(of for _, of in steps), last))
-    return _piped(names, found, dialect, scope)
+    return _piped(names, found, _plain(dialect), scope)
 
 
 @templates.cleared_with_presets

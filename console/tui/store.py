@@ -92,9 +92,11 @@ class _Row:
     def is_unchanged(
         self, label: str, snapshot: QueueSnapshot, examined: _Diagnosed | None
     ) -> bool:
-        """Whether it can be kept. Never with findings: their texts may contain ages."""
+        """Whether it can be kept. Never with findings or decisions, nor where a ring fills: their
+        texts contain ages, which equal snapshots may differ in."""
         same = self.examined is examined and self.label == label
-        return same and not self.findings and self.snapshot == snapshot
+        ages = self.findings or snapshot.decisions or snapshot.filling is not None
+        return same and not ages and self.snapshot == snapshot
 
 
 @dataclass

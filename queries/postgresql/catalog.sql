@@ -583,13 +583,14 @@ FROM dbq.setting AS s;
 
 -- name: whole
 -- one row: as one text, all that the steps before it return, so that an unchanged text is an unchanged catalog; whether an action is running
+-- No text where tables may run others' code: then each is examined each time.
 SELECT
-    CAST((
+    CASE WHEN NOT EXISTS (SELECT FROM queues AS c WHERE c.runs IS NOT NULL) THEN CAST((
         (SELECT string_agg(CAST(q AS text), '') FROM queues AS q),
         (SELECT string_agg(CAST(s AS text), '') FROM settings AS s),
         (SELECT string_agg(CAST(d AS text), '') FROM decisions AS d) -- when decisions=yes
         NULL -- when not decisions=yes
-    ) AS text) AS text,
+    ) AS text) END AS text,
     EXISTS(SELECT FROM running) AS acting -- when running=yes
     false AS acting -- when not running=yes
 ;

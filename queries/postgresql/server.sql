@@ -197,11 +197,12 @@ SELECT
     CAST(coalesce(a.usename, p.owner) AS text) AS user_name,
     a.application_name AS application_name,
     a.state AS state,
-    -- The locks and the activity are of two moments: who was idle, or not there, in one of them has no long transaction.
+    -- The locks and the activity are of two moments: whose transaction is in one of them alone has no long one. Unless it is
+    -- hidden: then there is no state, or it is disabled (track_activities).
     CAST(
         EXTRACT(
             EPOCH FROM clock_timestamp() - coalesce(
-                a.xact_start, p.prepared, CASE WHEN a.state = 'idle' OR (a.pid IS NULL AND p.gid IS NULL) THEN clock_timestamp() END
+                a.xact_start, p.prepared, CASE WHEN a.state <> 'disabled' OR (a.pid IS NULL AND p.gid IS NULL) THEN clock_timestamp() END
             )
         ) AS double precision
     ) AS transaction_seconds,

@@ -370,6 +370,18 @@ def test_an_unchanged_catalog_is_kept_but_for_what_operators_do(new_database: Da
         assert [one.done for one in now.acting] == done
 
 
+def test_where_tables_may_run_others_code_each_is_examined_each_time(
+    new_database: Database,
+) -> None:
+    """As soon as anything in the database is not a superuser's, that is all that the rows say."""
+    install(new_database, default_of(new_database, all_designs(new_database)[0], "a"))
+    theirs = "CREATE VIEW {0} AS SELECT 1 AS n; ALTER VIEW {0} OWNER TO pg_monitor"
+    kept = read_again(new_database, Catalog(), theirs.format("v"))
+    now = read_again(new_database, kept, f"ALTER TABLE a RENAME TO c; {theirs.format('a')}")
+    assert now.queues != kept.queues
+    assert now == read_again(new_database, Catalog())
+
+
 def test_a_database_without_a_catalog_has_no_queues(new_database: Database) -> None:
     with new_database.transaction("look") as connection:
         assert not catalog.has_catalog(connection)

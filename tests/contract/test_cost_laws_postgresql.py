@@ -79,7 +79,7 @@ LAWS = {
     "three pages of messages of heap": law(18, 125, 12_500, 165, 45_000),
     "export": law(30, 700, 600, 20, 20_000, each=(0.003, 0.12, 1.1, 1.01, 260)),
     "export of heap": law(30, 700, 600, 20, 20_000, each=(0.003, 0.1, 8.5, 1.01, 200)),
-    "export of split": law(30, 700, 600, 20, 20_000, each=(0.003, 3.3, 2.1, 1.01, 260)),
+    "export of split": law(30, 700, 600, 20, 20_000, each=(7 / 500, 3.3, 2.1, 1.01, 260)),
     "plan": law(30, 500, 600, 20, 40_000, each=(A_CHUNK, 0.05, 2.1, A_CHUNK, 0.3)),
     "plan of purge of ring": law(30, 500, 600, 20, 40_000, each=(A_CHUNK, 0.09, 1.1, A_CHUNK, 0.3)),
     "plan of restore": law(45, 3_600, 2_000, 30, 45_000, each=(A_CHUNK, 1.2, 2.7, A_CHUNK, 0.3)),

@@ -187,6 +187,7 @@ def test_payloads_of_any_type_are_shown(postgresql: Database, type_: str) -> Non
         ("text", ["a,b", "it's", "é 😀"]),
         ("uuid", [f"550e8400-e29b-41d4-a716-44665544000{n}" for n in range(3)]),
         ("numeric", ["1.5", "2", "10"]),
+        ("numeric(20,0)", ["1", "2", "10"]),
         ("smallint", ["-1", "2", "10"]),
         ("date", ["2026-11-21", "2026-11-22"]),
     ],

@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from console.tui.store import Store, Traits
 from console.tui.views import Link, QueueView, parse
 from console.tui.widgets.queue_detail import limit_texts, pieces
 from console.tui.widgets.queue_groups import Group, connection_groups, group_lines
-from tests.tui.feeds import broken, nine_queues, queue
+from tests.tui.feeds import AT_TWO, PAUSE, broken, nine_queues, queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")
 
@@ -434,6 +435,17 @@ def test_what_is_kept_of_the_queues_is_what_they_would_be_now() -> None:
     assert made(15)[0].stale_seconds == 14
     store.add_reading("a", reading(), at=16)
     assert [view.key[0] for view in made(16)] == ["b"]
+
+
+def test_a_pause_grows_older_where_nothing_else_happens() -> None:
+    store, lines = Store({"a": 60.0}, now=0), dict[str, Group]()
+    for at in (0.0, 60.0):
+        paused = queue("q", decisions=(PAUSE,), moment=AT_TWO + timedelta(seconds=at))
+        store.add_reading("a", reading(paused), at=at)
+        connections = {view.name: view for view in store.connections(0.0)}
+        (line,) = connection_groups(connections, store.queues(at), lambda _: True, lines)
+        assert line.queues[0].snapshot.marks == paused.marks
+        lines = {"a": line}
 
 
 @settings(max_examples=30)

@@ -4,6 +4,7 @@ connections do not answer. Those that do not answer add nothing to their group."
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import is_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -238,7 +239,14 @@ def connection_groups(
             under = _key_of(conn.group) if conn.group else ""
             title = plain(name.removeprefix(f"{conn.group}/"))
             group = Group(title, (conn,), tuple(own), name, under)
-            yield before[name] if before.get(name) == group else group
+            kept = before.get(name)
+            yield kept if kept is not None and _is_same(kept, group) else group
+
+
+def _is_same(kept: Group, group: Group) -> bool:
+    """Equal views may differ in ages."""
+    views = kept.queues, group.queues
+    return len(views[0]) == len(views[1]) and all(map(is_, *views)) and kept == group
 
 
 def group_lines(
