@@ -169,9 +169,7 @@ async def test_a_queue_is_installed_smoke_tested_and_shown_in_the_audit(
         await console.press("enter")
         await console.until(lambda: trial._trial is not None and trial._trial.progress)
         await console.press("t")
-        await console.until(lambda: not trial.runs)
-        await console.pilot.pause()
-        assert "stopped" in console.picture
+        await console.until(lambda: not trial.runs and "stopped" in console.picture)
         with database.transaction("look", read_only=True) as connection:
             leftovers = connection.exec_driver_sql(
                 "SELECT count(*) FROM pg_class WHERE starts_with(relname, 'dbq_smoke_')"
