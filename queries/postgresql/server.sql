@@ -199,13 +199,10 @@ SELECT
     a.state AS state,
     -- The locks and the activity are of two moments: whose transaction is in one of them alone has no long one. Unless it is
     -- hidden: then there is no state, or it is disabled (track_activities).
-    CAST(
-        EXTRACT(
-            EPOCH FROM clock_timestamp() - coalesce(
-                a.xact_start, p.prepared, CASE WHEN a.state <> 'disabled' OR (a.pid IS NULL AND p.gid IS NULL) THEN clock_timestamp() END
-            )
-        ) AS double precision
-    ) AS transaction_seconds,
+    CAST(coalesce(
+        EXTRACT(EPOCH FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)),
+        CASE WHEN a.state <> 'disabled' OR (a.pid IS NULL AND p.gid IS NULL) THEN 0 END
+    ) AS double precision) AS transaction_seconds,
     CAST(
         EXTRACT(
             EPOCH FROM clock_timestamp()
