@@ -456,12 +456,14 @@ class Catalog:
 
 
 def read(connection: Connection, before: Catalog | None = None) -> Catalog:
-    """The whole catalog, or an empty one. `before`: that of an earlier call, for the same database:
-    rows that are the same are not read into values again."""
+    """The whole catalog, or an empty one. `before`: that of an earlier call, for the same database,
+    or an empty one: rows that are the same are not read into values again. None: only once."""
     parts = decisions.catalog_contents(connection)
     if not parts.present:
         return Catalog()
-    now = _catalog_text(connection, parts)
+    now = _CatalogText(None, parts.audited)
+    if before is not None and sql.has(connection, "catalog.whole"):
+        now = _catalog_text(connection, parts)
     acting = sql.rows(connection, Acting, "catalog.running") if now.acting else ()
     if before is not None and now.text is not None and now.text == before.text:
         return replace(before, acting=acting)
@@ -471,7 +473,7 @@ def read(connection: Connection, before: Catalog | None = None) -> Catalog:
     shipped = all(one.design.known and "sha256" not in one.options for one in found)
     production = _is_production(connection)
     # What was changed meanwhile, and is changed back later, must not pass for this text.
-    lasts = shipped and _catalog_text(connection, parts).text == now.text
+    lasts = shipped and now.text is not None and _catalog_text(connection, parts).text == now.text
     return Catalog(found, production, acting, decided, now.text if lasts else None)
 
 
@@ -482,8 +484,6 @@ class _CatalogText:
 
 
 def _catalog_text(connection: Connection, parts: decisions.CatalogContents) -> _CatalogText:
-    if not sql.has(connection, "catalog.whole"):
-        return _CatalogText(None, parts.audited)
     named = ["queues", "settings"]
     named += ["decisions"] * parts.decisions_readable + ["running"] * parts.audited
     steps = [(name, f"catalog.{name}") for name in named]

@@ -171,6 +171,7 @@ def take_sample(
 
     It takes at most as long as a statement may, by `timeouts` or else by the database's.
     """
+    kept = None if memory is None else memory.catalog
     memory = Memory() if memory is None else memory
     timeouts = database.timeouts if timeouts is None else timeouts
     budget = Budget.of(timeouts)
@@ -180,7 +181,7 @@ def take_sample(
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:
                 standby = database.seen_standby = read_standby(database.product, connection)
-                known = memory.catalog = catalog.read(connection, memory.catalog)
+                known = memory.catalog = catalog.read(connection, kept)
                 acting = owners.in_progress(connection, known.acting)
                 # Last: to a transaction, whoever connects after its first reading of them is gone.
                 sessions = sql.row(connection, SessionsUsed, "server.sessions_used")

@@ -288,6 +288,7 @@ def texts(value: Any) -> list[str]:
 
 
 _UNCHANGED = {int, str, bool, bytes, type(None)}
+"""Types of values that `_known` leaves as they are."""
 
 
 def _known(value: Any) -> Any:

@@ -73,7 +73,7 @@ A_CHUNK = 5 / message_count.ROWS_AT_ONCE
 """Those of a plan, which counts in chunks and reads only the messages of its sample."""
 LAWS = {
     # Statements, pages, entries, rows, bytes.
-    "sample": law(34, 1_000, 40_000, 135, 60_000),
+    "sample": law(32, 1_000, 40_000, 130, 52_000),
     "the sampler's next sample": law(28, 850, 20_000, 28, 46_000),
     "three pages of messages": law(24, 40, 220, 165, 95_000),
     "three pages of messages of heap": law(18, 125, 12_500, 165, 45_000),

@@ -5,7 +5,7 @@ The bench leaves nothing in a database. What a killed one leaves behind, the nex
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -67,9 +67,10 @@ def token_of(name: str, prefix: str = PREFIX) -> str | None:
     return name[len(prefix) : len(prefix) + 2 * _TOKEN_BYTES]
 
 
-def live_tokens(sessions: Iterable[str]) -> set[str]:
-    """From the names of sessions."""
-    return {name.split()[1] for name in sessions}
+def live_tokens(connection: Connection) -> set[str]:
+    """Of the runs that have a session. Read them after what runs have made: one that begins
+    meanwhile connects before it makes anything."""
+    return {name.split()[1] for name in sql.values(connection, str, "bench.live_sessions")}
 
 
 def application_name(token: str) -> str:
@@ -163,8 +164,7 @@ def find_leftovers(database: Database, prefix: str = PREFIX) -> Leftovers:
     with database.transaction("find what earlier runs left", read_only=True) as connection:
         schemas = sql.values(connection, str, "bench.schemas")
         known = catalog.queues(connection)
-        # After what they have made: one that begins meanwhile connects first.
-        alive = live_tokens(sql.values(connection, str, "bench.live_sessions"))
+        alive = live_tokens(connection)
     queues = [q for q in known if token_of(q.name, prefix) and q.kind is Kind.INSTALLED]
     # A login that cannot see all sessions cannot know that one has ended.
     names = [

@@ -236,8 +236,7 @@ def drop_left_databases(database: Database, report: Callable[[str], None]) -> No
         return
     with database.transaction("find what earlier proofs left", read_only=True) as connection:
         names = sql.values(connection, str, "prove.databases")
-        # After what they have made: one that begins meanwhile connects first.
-        living = live_tokens(sql.values(connection, str, "bench.live_sessions"))
+        living = live_tokens(connection)
     for name in names:
         if token_of(name, PROOF_PREFIX) not in living:
             report(f"An earlier proof left the database {name} behind: it is dropped.")

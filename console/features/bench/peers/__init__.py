@@ -175,8 +175,7 @@ def _drop_dead(database: Database) -> None:
         return
     with database.transaction("look for pgmq's queues", read_only=True) as connection:
         queues = sql.values(connection, str, "bench.pgmq_queues")
-        # After what they have made: one that begins meanwhile connects first.
-        alive = live_tokens(sql.values(connection, str, "bench.live_sessions"))
+        alive = live_tokens(connection)
     for queue in queues:
         if token_of(queue) not in alive:
             _drop(database, queue)
