@@ -4,6 +4,10 @@
 
 16 producers and 16 consumers use one queue as fast as they can, while a recorder, serve-metrics and
 the screens watch it and a doctor examines it every minute.
+
+Autovacuum comes once a minute (`autovacuum_naptime`). Until it comes, a pop of a table whose rows
+die reads past more and more of them, so its rate falls by a third and rises again: a rate is of two
+such rounds at least.
 """
 
 import multiprocessing
@@ -41,6 +45,10 @@ _PAYLOAD = "x" * 300
 _DOCTOR_EVERY = 60.0
 _PART = 12
 """The beginning and the end are this part of the time: of an hour, five minutes each."""
+_ROUNDS = 120.0
+"""Seconds of two rounds of autovacuum: the beginning and the end are no shorter."""
+_START = 10.0
+"""Seconds until all programs work."""
 Counts: TypeAlias = "SynchronizedArray[int]"
 """Pushed, for each producer; popped, for each consumer."""
 
@@ -73,13 +81,13 @@ def _hour(url: str, name: str, seconds: float) -> Hour:
         counts, over = context.Array("q", 2 * _CLIENTS, lock=False), context.Event()
         clients = _clients(url, queue, counts, over)
         watching = _watching(stack, {**os.environ, "DBQ_URL": url, "XDG_STATE_HOME": str(folder)})
-        part = seconds / _PART
+        part = max(seconds / _PART, _ROUNDS)
         wait_until(lambda: sum(counts[_CLIENTS:]) > 0, "a message is popped")
-        time.sleep(part / 5)  # the programs start
-        first = _popped_in(counts, part * 4 / 5)
+        time.sleep(_START)
+        first = _popped_in(counts, part)
         bytes_then, memory_then = _table_bytes(url), _memory(watching)
-        time.sleep(max(0.0, seconds - 2 * part))
-        last = _popped_in(counts, part * 4 / 5)
+        time.sleep(max(0.0, seconds - 2 * part - _START))
+        last = _popped_in(counts, part)
         memory = {of: (memory_then[of], now) for of, now in _memory(watching).items()}
         found = Hour(name, (first, last), (bytes_then, _table_bytes(url)), memory)
         over.set()
