@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -86,11 +87,26 @@ def _clock_including_sleep() -> int | None:
 
 
 _CLOCK = _clock_including_sleep()
+_PART_SECONDS = 0.1
 
 
 def elapsed() -> float:
     """Seconds since some moment, including sleep of this machine. Never decreases."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def sleep(seconds: float, stop: threading.Event | None = None) -> bool:
+    """For as long, or until `stop` is set; whether it is. For a main thread, which handles signals.
+
+    A signal that comes right before a sleep of the kernel begins is handled after it, so its parts
+    are short; and a handler that sets an event may wait for ever for this thread's own wait().
+    """
+    ends_at = time.monotonic() + seconds
+    while not (stopped := stop is not None and stop.is_set()):
+        if (left := ends_at - time.monotonic()) <= 0:
+            break
+        time.sleep(min(left, _PART_SECONDS))
+    return stopped
 
 
 def utc() -> datetime:

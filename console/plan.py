@@ -4,13 +4,14 @@ Every plan is this one value: of verbs on messages, queues and sessions, of the 
 the doctor's repairs.
 """
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ParamSpec, Protocol
 
-from console import catalog
+from console import catalog, clock
 from console.catalog import Queue, audit, every_queue
 from console.catalog.audit import Ledger, Outcome, Subject
 from console.engines import Database
@@ -53,8 +54,8 @@ class Control:
 
     def wait(self, seconds: float) -> None:
         """Wait, unless stopped; then for as long as it is paused."""
-        self._stop.wait(max(0.0, seconds))
-        self._go.wait()
+        clock.sleep(seconds, self._stop)
+        clock.sleep(math.inf, self._go)
 
 
 @dataclass(frozen=True)

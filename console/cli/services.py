@@ -1,5 +1,6 @@
 """Commands that run until they are stopped, as services: what systemd hears, and their unit."""
 
+import math
 import re
 import shutil
 import sys
@@ -10,6 +11,7 @@ from threading import Event
 import click
 
 from console.cli.context import WORDS, Call
+from console.clock import sleep
 from console.errors import UsageError
 from console.verbs.index import PROGRAM
 from console.verbs.parameters import Parameter
@@ -31,8 +33,8 @@ def run_until(stop: Event, healthy: Callable[[], bool] = lambda: True) -> None:
 
     systemd = WatchDog()
     systemd.ready()
-    pause = systemd.timeout_td.total_seconds() / _BEAT if systemd.is_enabled else None
-    while not stop.wait(pause):
+    pause = systemd.timeout_td.total_seconds() / _BEAT if systemd.is_enabled else math.inf
+    while not sleep(pause, stop):
         if healthy():
             systemd.notify()
 

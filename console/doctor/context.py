@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from console import sql
 from console.actions import maintenance
 from console.catalog import Queue, lookups
-from console.clock import elapsed, utc
+from console.clock import elapsed, sleep, utc
 from console.doctor.finding import Code, Finding
 from console.engines import PRODUCTS, Database, Session, lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
@@ -183,13 +182,13 @@ class CheckContext:
     def pause(self, seconds: float) -> None:
         """Sleep. Meanwhile checks of other queues use the connection that this one frees."""
         if self.turn is None:
-            time.sleep(seconds)
+            sleep(seconds)
             return
         self.end_limited()
         self._opened.close()
         self.turn.release()
         try:
-            time.sleep(seconds)
+            sleep(seconds)
         finally:
             self.turn.acquire()
         session = self.database.session(self._activity, read_only=True)

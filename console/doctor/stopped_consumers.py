@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from console import sql
 from console.catalog import Kind, Queue
+from console.clock import sleep
 from console.designs import Flow, Order
 from console.doctor.context import LOCK_SECONDS, STATEMENT_SECONDS, command, counted
 from console.doctor.finding import Code, Finding
@@ -209,7 +210,7 @@ class ConsumptionHistory:
             if on_pending is not None and until - began > _SILENT_SECONDS:
                 on_pending(sample, verdicts, began + self.idle_for_seconds - time.monotonic())
                 on_pending = None
-            time.sleep(max(0.0, until - time.monotonic()) if part else 0.1)
+            sleep(until - time.monotonic() if part else 0.1)
             if time.monotonic() - began > 2 * self.idle_for_seconds + STATEMENT_SECONDS:
                 break
             with turn():

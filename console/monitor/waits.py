@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
-from console import sql
+from console import clock, sql
 from console.catalog import Queue
 from console.engines import Database
 from console.errors import BusyError, RefusedError
@@ -214,7 +214,7 @@ def watch(
     *,
     seconds: float = 5.0,
     interval_seconds: float = INTERVAL_SECONDS,
-    sleep: Callable[[float], object] = time.sleep,
+    sleep: Callable[[float], object] = clock.sleep,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> WaitReport:
     """Sample for `seconds`, at least once, or until `stop_requested`. Raises ConsoleError."""

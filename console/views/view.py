@@ -3,7 +3,6 @@
 The command line prints it, the tables of the screens show it; neither knows what is in it.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, tzinfo
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from console import catalog
+from console import catalog, clock
 from console.catalog import Queue
 from console.config import Settings
 from console.engines import Database
@@ -115,10 +114,8 @@ class Source:
     """What samples ends early when it is set, with what it has."""
 
     def sleep(self, seconds: float) -> None:
-        """Or less, until `stop` is set; its wait() could deadlock with a signal handler."""
-        ends_at = time.monotonic() + seconds
-        while not self.stop.is_set() and (left := ends_at - time.monotonic()) > 0:
-            time.sleep(min(left, 0.05))
+        """Or less, until `stop` is set."""
+        clock.sleep(seconds, self.stop)
 
     @cached_property
     def database(self) -> Database:

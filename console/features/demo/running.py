@@ -19,6 +19,7 @@ from typing import Self
 from sqlalchemy import URL, make_url
 
 from console.actions.install import install
+from console.clock import sleep
 from console.engines import Database, open_database
 from console.errors import ConsoleError
 from console.features.demo import plan
@@ -160,7 +161,7 @@ def _watch(demo: Demo, seconds: float, stop_requested: Event) -> list[QueueSnaps
         ends_at = demo.started_at + seconds
         last = _sample(demo, database, means)
         while (left := ends_at - time.monotonic()) > 0 and not stop_requested.is_set():
-            stop_requested.wait(min(left, _INTERVAL_SECONDS))
+            sleep(min(left, _INTERVAL_SECONDS), stop_requested)
             last = _sample(demo, database, means) or last
         # The engine's counters lag behind the sessions until these end.
         ended_at = time.monotonic()

@@ -4,6 +4,7 @@ continue whatever the database does, with made-up messages."""
 import contextlib
 import json
 import logging
+import math
 import os
 import random
 import threading
@@ -16,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import PushExtras, push_many, push_many_with
+from console.clock import sleep
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError
 from console.features.demo.plan import DEMO_QUEUES, DemoQueue
@@ -173,7 +175,7 @@ def run_workers(workers: Sequence[Worker], stop: threading.Event) -> None:
     ]
     for thread in threads:
         thread.start()
-    stop.wait()
+    sleep(math.inf, stop)
     deadline = time.monotonic() + _LEAVE_SECONDS
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import logging
+import math
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from console.actions.pop import fail, pop_many
+from console.clock import sleep
 from console.errors import ConsoleError
 from console.features.demo import plan, traffic
 from console.features.demo.child import Child
@@ -143,9 +145,9 @@ def run_victim(settings: dict[str, str], stop: threading.Event) -> None:
             database.transaction(f"pop from {queue.name!r}") as connection,
         ):
             missing -= len(pop_many(connection, queue, missing, name))
-        stop.wait(_POLL_SECONDS if missing else 0)
+        sleep(_POLL_SECONDS if missing else 0.0, stop)
     send_line("holding")
-    stop.wait()
+    sleep(math.inf, stop)
 
 
 ROLES: dict[str, Callable[[Any, threading.Event], None]] = {

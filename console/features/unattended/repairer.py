@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -419,7 +418,7 @@ def run_once(
     for diagnosis in diagnoses:
         repairer.marked(diagnosis)
     if repairer.waits:
-        time.sleep(repairer.again_seconds)
+        clock.sleep(repairer.again_seconds)
         try:
             attempts = repairer.step()
         finally:
