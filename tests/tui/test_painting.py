@@ -1,6 +1,7 @@
 """Only what has changed is painted, and nothing that is covered."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -111,7 +112,7 @@ async def test_times_update_without_samples_and_the_footer_when_its_keys_change(
             assert drawn.called
 
 
-async def test_a_queue_opens_with_its_tab_and_without_style_lookups_for_texts() -> None:
+async def test_a_queue_opens_with_its_tab_and_each_widget_is_styled_once() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine_queues())
         apply, styled = Stylesheet.apply, list[DOMNode]()
@@ -128,7 +129,21 @@ async def test_a_queue_opens_with_its_tab_and_without_style_lookups_for_texts() 
         assert screen.tab is not None
         assert screen.tab.is_mounted
         assert not mounted.called
-        assert styled
+        widgets = Counter(node for node in styled if isinstance(node, Widget))
+        assert screen in widgets
+        # Being focused changes a style.
+        assert {widget for widget, times in widgets.items() if times > 1} == {screen.focused}
         assert not [
             domnode for domnode in styled if any(c.startswith("text--") for c in domnode.classes)
         ]
+
+
+async def test_the_keys_of_the_footer_are_found_without_a_walk_through_the_widgets() -> None:
+    async with opened(size=LARGE) as console:
+        await console.give(*nine_queues())
+        screen = await open_queue(console)
+        for shown in (console.overview, screen):
+            assert shown.active_bindings
+            with mock.patch.object(DOMNode, "query") as walked:
+                assert shown.active_bindings
+            assert not walked.called

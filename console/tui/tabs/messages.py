@@ -296,7 +296,7 @@ class MessagesTab(QueueTab, Exporting):
         return bool(self.table.marks) or self.table.all_matching or changed
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        if not self.is_mounted or not self.query(Input):
+        if not self.is_mounted or self.query_one_optional(Input) is None:
             return True
         if action == "back":
             return self.typing or self.narrowed or self._error is not None

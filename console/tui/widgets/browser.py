@@ -43,9 +43,11 @@ class Filtered(Widget):
         return bool(self.filter_input.value)
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        if not self.is_mounted or not self.query("#filter"):
+        # Asked for each key of the footer: a `query` walks the tree, this is remembered.
+        line = self.query_one_optional("#filter", Input)
+        if line is None:
             return True
-        typing = bool(self.filter_input.display)
+        typing = bool(line.display)
         if action == "clear_filter":
             return typing or self.is_filtered
         if action == "keep_filter":
