@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Key
+from textual.events import Key, ScreenResume
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
@@ -63,6 +63,7 @@ class LiveScreen(Closable, Screen[None]):
         self.context = context
         self.paused_at: float | None = None
         self._scheduled = False
+        self._is_new = True
         self.last_reading_at = -math.inf
         """Of the last reading, by `time.monotonic()`."""
 
@@ -140,8 +141,11 @@ class LiveScreen(Closable, Screen[None]):
             return False
         return all(isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :])
 
-    def on_screen_resume(self) -> None:
-        if self.is_mounted:
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        """At first it was styled and drawn only now."""
+        if self._is_new:
+            self._is_new = event.refresh_styles = False
+        elif self.is_mounted:
             self.draw()
 
     def on_resize(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Protocol
 
+from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -131,6 +132,7 @@ class Chart(Widget):
         self._appearance: tuple[object, ...] = ()
         self._built_appearance: tuple[object, ...] = ()
         self._plot: list[Text] = []
+        self._base = Style.null()
 
     def show(self, drawing: Drawing, corner: str) -> None:
         """Show this; `corner` goes to the end of the title."""
@@ -158,6 +160,11 @@ class Chart(Widget):
         more = (drawing.background, drawing.ahead_seconds)
         return (self.size, *parts, *more, runs, moment)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The base style is looked up once, not for each line."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         width, height = self.size
         line = Text()
@@ -166,8 +173,8 @@ class Chart(Widget):
             below = self._plotted(self._drawing, width, rest) if y and rest else []
             line = below[y - 1] if y and y <= len(below) else line
             line = line if y else self._title_line(self._drawing, width)
-        strip = Strip(line.render(self.app.console, end="")).apply_style(self.rich_style)
-        return strip.adjust_cell_length(width, self.rich_style)
+        strip = Strip(line.render(self.app.console, end="")).apply_style(self._base)
+        return strip.adjust_cell_length(width, self._base)
 
     def _plotted(self, drawing: Drawing, width: int, height: int) -> list[Text]:
         """Rebuilt only when it would look different: that takes 10 ms of the event loop."""
@@ -386,9 +393,8 @@ class Charts(Container):
             return
         charts = drawings(series, key, snapshot, self.span, moment)
         every = self.all_at_once
-        self.set_class(every, "-all")
-        self.set_class(every and len(charts) < _FOUR, "-three")
-        self.set_class(every and len(charts) > _FOUR, "-six")
+        # By hand, since a class would have each chart styled again.
+        self.styles.grid_size_columns = 1 if not every else 2 if len(charts) == _FOUR else 3
         self.styles.height = 2 * _HIGH_CHART if every else max(_LOW_CHART, size.height // 4)
         for index, chart in enumerate(self.query(Chart)):
             chart.display = index < len(charts) and (
