@@ -138,7 +138,7 @@ async def test_a_queue_opens_with_its_tab_and_each_widget_is_styled_once() -> No
         ]
 
 
-async def test_the_keys_of_the_footer_are_found_without_a_walk_through_the_widgets() -> None:
+async def test_the_footer_gets_its_keys_without_a_query_of_all_widgets() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine_queues())
         screen = await open_queue(console)

@@ -142,7 +142,7 @@ class LiveScreen(Closable, Screen[None]):
         return all(isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :])
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        """At first it was styled and drawn only now."""
+        """The first time it has just been styled and drawn."""
         if self._is_new:
             self._is_new = event.refresh_styles = False
         elif self.is_mounted:

@@ -43,7 +43,7 @@ class Filtered(Widget):
         return bool(self.filter_input.value)
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        # Asked for each key of the footer: a `query` walks the tree, this is remembered.
+        # Asked for each key of the footer: a `query` visits all widgets each time, this remembers.
         line = self.query_one_optional("#filter", Input)
         if line is None:
             return True
