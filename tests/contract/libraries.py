@@ -33,6 +33,10 @@ class Tables:
         """Run SQL with the schema first on the search path."""
         run_in(self.url, self.schema, script)
 
+    def do(self, script: str) -> Any:
+        """Run a script in the library's language: SQL, unless it has another one."""
+        self.run(script)
+
     def rows(self, query: str | bytes, given: Any = None) -> list[Any]:
         with connect(self.url) as connection:
             connection.execute(f'SET search_path = "{self.schema}", public'.encode())
@@ -94,7 +98,7 @@ class LibraryApp(Tables):
         raise NotImplementedError
 
     def note_runs(self) -> None:
-        self.run("CREATE TABLE public.ran (job text)")
+        self.run("CREATE TABLE IF NOT EXISTS public.ran (job text)")
 
     def note(self, job: object) -> None:
         self.rows("INSERT INTO public.ran VALUES (%s)", [str(job)])

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 
 from tests.contract import pgmq_library
 from tests.contract.libraries import Tables, once
-from tests.contract.node_libraries import GraphileApp, graphile_worker, pg_boss
+from tests.contract.node_libraries import (
+    BOSS_9,
+    BOSS_10,
+    GraphileApp,
+    graphile_worker,
+    pg_boss,
+    run_node,
+)
 from tests.contract.oban_library import oban
-from tests.contract.packages import NodeTables, from_npm, from_pip
+from tests.contract.packages import NodeTables, from_npm, from_pip, install_of
 from tests.contract.python_libraries import PgQueuerApp, procrastinate
 from tests.contract.stand_in import (
     DELAYED_JOB,
@@ -20,7 +27,6 @@ from tests.contract.stand_in import (
     StandIn,
 )
 from tests.contract.test_odd_values_postgresql import ODD
-from tests.contract.test_older_versions_postgresql import BOSS_9, BOSS_10, install_of, run_node
 
 SCHEMA = "Theirs"
 
@@ -183,7 +189,7 @@ def _pgqueuer(url: str) -> Tables:
     return app
 
 
-def _of_pip(package: str, script: str) -> Callable[[str], Tables]:
+def of_pip(package: str, script: str) -> Callable[[str], Tables]:
     """`script` prints its installation."""
 
     def create(url: str) -> Tables:
@@ -192,7 +198,7 @@ def _of_pip(package: str, script: str) -> Callable[[str], Tables]:
     return create
 
 
-def _of_npm(version: str, script: str) -> Callable[[str], Tables]:
+def of_npm(version: str, script: str) -> Callable[[str], Tables]:
     """pg-boss, by a script that starts it."""
 
     def create(url: str) -> Tables:
@@ -203,7 +209,7 @@ def _of_npm(version: str, script: str) -> Callable[[str], Tables]:
     return create
 
 
-def _graphile(version: str) -> Callable[[str], Tables]:
+def graphile_of(version: str) -> Callable[[str], Tables]:
     def create(url: str) -> Tables:
         app = GraphileApp(url, SCHEMA, from_npm("graphile-worker", version))
         app.install()
@@ -212,12 +218,12 @@ def _graphile(version: str) -> Callable[[str], Tables]:
     return create
 
 
-_PROCRASTINATE_SQL = """
+PROCRASTINATE_SQL = """
 import pathlib, sys
 print(next(pathlib.Path(p, "procrastinate/sql/schema.sql").read_text() for p in sys.path
     if pathlib.Path(p, "procrastinate/sql/schema.sql").exists()))
 """
-_PGQUEUER_SQL = "from pgqueuer.queries import *; print(QueryBuilder().create_install_query())"
+PGQUEUER_SQL = "from pgqueuer.queries import *; print(QueryBuilder().create_install_query())"
 _YESTERDAY = "now() - interval '1 day'"
 _YESTERDAY_UTC = f"timezone('UTC', {_YESTERDAY})"
 _DUE_UTC = "timezone('UTC', {due})"
@@ -354,7 +360,7 @@ FROM unnest(ARRAY['created', 'retry', 'active', 'failed']) AS s, {_SERIES};
 _BOSS_OF_9 = _BOSS.replace("_on", "on").replace("retry_", "retry")
 
 
-_OLD_RIVER = RIVER + "DROP TABLE river_queue; ALTER TABLE river_job DROP COLUMN unique_states;"
+OLD_RIVER = RIVER + "DROP TABLE river_queue; ALTER TABLE river_job DROP COLUMN unique_states;"
 
 LIBRARY_TABLE: Sequence[Library] = (
     Library(
@@ -378,7 +384,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "river-0",
-        stand_in(_OLD_RIVER),
+        stand_in(OLD_RIVER),
         _RIVER.replace("INSERT INTO river_queue (name) VALUES ('default');", ""),
         ("river_job",),
     ),
@@ -551,7 +557,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "procrastinate-2",
-        _of_pip("procrastinate==2.15.1", _PROCRASTINATE_SQL),
+        of_pip("procrastinate==2.15.1", PROCRASTINATE_SQL),
         _PROCRASTINATE,
         ("procrastinate_jobs", "procrastinate_events"),
     ),
@@ -569,7 +575,7 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "pgqueuer-0",
-        _of_pip("pgqueuer==0.15.0", _PGQUEUER_SQL),
+        of_pip("pgqueuer==0.15.0", PGQUEUER_SQL),
         _PGQUEUER_0,
         ("pgqueuer",),
     ),
@@ -596,13 +602,13 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "graphile-worker-15",
-        _graphile("0.15.1"),
+        graphile_of("0.15.1"),
         _GRAPHILE_15,
         ("jobs", "job_queues", "tasks"),
     ),
     Library(
         "graphile-worker-0",
-        _graphile("0.13.0"),
+        graphile_of("0.13.0"),
         _GRAPHILE_0,
         ("jobs", "job_queues"),
     ),
@@ -628,13 +634,13 @@ LIBRARY_TABLE: Sequence[Library] = (
     ),
     Library(
         "pg-boss-11",
-        _of_npm("11.1.2", BOSS_10),
+        of_npm("11.1.2", BOSS_10),
         _BOSS,
         ("job_common",),
     ),
     Library(
         "pg-boss-9",
-        _of_npm("9.0.3", BOSS_9),
+        of_npm("9.0.3", BOSS_9),
         _BOSS_OF_9,
         ("job",),
     ),

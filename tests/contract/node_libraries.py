@@ -221,3 +221,41 @@ def pg_boss(url: str) -> PgBossApp:
     app = PgBossApp(url, "their_boss", from_npm("pg-boss"))
     app.do('await boss.createQueue("mail", { retryLimit: 0 })')
     return app
+
+
+BOSS_9 = """
+import PgBoss from "pg-boss";
+const boss = new PgBoss({ connectionString: process.env.URL, schema: process.env.SCHEMA,
+    noSupervisor: true, noScheduling: true });
+await boss.start();
+for (let n = 0; n < 4; n++) await boss.send("mail", { n }, { retryLimit: 0 });
+const [failed, done] = await boss.fetch("mail", 2);
+await boss.fail(failed.id, new Error("no host 7")); await boss.complete(done.id);
+await boss.fetch("mail", 1);
+await boss.send("mail", { n: 5 }, { startAfter: 3600 });
+process.exit(0);
+"""
+BOSS_10_OPEN = """
+const loaded = await import("pg-boss"); const PgBoss = loaded.PgBoss ?? loaded.default;
+const boss = new PgBoss({ connectionString: process.env.URL, schema: process.env.SCHEMA,
+    supervise: false, schedule: false });
+await boss.start();
+"""
+BOSS_10 = (
+    BOSS_10_OPEN
+    + """
+await boss.createQueue("mail", { name: "mail", retryLimit: 0 });
+for (let n = 0; n < 4; n++) await boss.send("mail", { n }, { retryLimit: 0 });
+const [failed, done] = await boss.fetch("mail", { batchSize: 2 });
+await boss.fail("mail", failed.id, new Error("no host 7")); await boss.complete("mail", done.id);
+await boss.fetch("mail", { batchSize: 1 });
+await boss.send("mail", { n: 5 }, { startAfter: 3600 });
+process.exit(0);
+"""
+)
+
+
+def run_node(boss: NodeTables, script: str) -> None:
+    with boss.process(script) as process:
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, out

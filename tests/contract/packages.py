@@ -31,6 +31,13 @@ def from_pip(package: str, *more: str) -> Path:
     return _installed(folder, [*pip, *options, package]) / "made"
 
 
+def install_of(package: Path, script: str) -> str:
+    """What the package prints as its installation."""
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    words = [sys.executable, "-c", script]
+    return subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout
+
+
 def from_npm(library: str, version: str = "") -> Path:
     """The folder with node_modules; skips, with the reason, where npm cannot install it. Another
     `version` than that of NPM has a folder of its own."""

@@ -1,22 +1,16 @@
 """graphile-worker's own jobs: its workers make and end them, and the console shows the same."""
 
 import time
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.cli.calls import Console
 from tests.contract.libraries import (
     adopt,
-    counts,
-    discovered,
-    error_group,
-    figures,
     findings,
-    listed,
 )
 from tests.contract.node_libraries import GraphileApp, graphile_worker
-from tests.servers import login, value
+from tests.servers import login
 
 JOBS = '"Their_Worker"._private_jobs'
 
@@ -24,43 +18,6 @@ JOBS = '"Their_Worker"._private_jobs'
 @pytest.fixture
 def graphile(console: Console) -> GraphileApp:
     return graphile_worker(console.url)
-
-
-@pytest.mark.long
-def test_jobs_are_discovered_and_counted(console: Console, graphile: GraphileApp) -> None:
-    graphile.add_job("send")
-    graphile.add_job("send", '{"fails": true, "n": 8}', max_attempts="1")
-    graphile.add_job("send", '{"fails": true, "n": 9}')
-    graphile.run(
-        """
-        ALTER TABLE _private_jobs DISABLE TRIGGER USER;
-        UPDATE _private_jobs
-        SET created_at = now() - interval '3 h', updated_at = now() - interval '3 h';
-        """
-    )
-    before = datetime.now(UTC)
-    graphile.work()
-    graphile.run("ALTER TABLE _private_jobs ENABLE TRIGGER USER")
-    # Its retry is due after a few seconds, which the next steps may take on a busy machine.
-    later = "UPDATE _private_jobs SET run_at = now() + interval '1 h' WHERE attempts < max_attempts"
-    graphile.run(later)
-    for _ in range(2):
-        graphile.add_job("send")
-    graphile.add_job("report")
-    graphile.add_job("send", run_at="now() + interval '1 h'")
-    found = discovered(console, "graphile-worker")
-    assert found["queues"] == ["hang", "report", "send"]
-    assert int(found["version"]) >= 18
-    adopt(console, "graphile-worker", "send")
-    assert figures(console, "jobs") == counts(3, 2, 0, 0, 1, None)
-    assert figures(console, "send") == counts(2, 2, 0, 0, 1, None)
-    assert error_group(console, "send") == (1, "no host 8")
-    (error,) = listed(console, "jobs", "--state", "error")
-    failed = datetime.fromisoformat(error["done_at"])
-    assert before - timedelta(seconds=5) <= failed <= datetime.now(UTC) + timedelta(seconds=5)
-    console.done("requeue", "send", "--yes")
-    assert figures(console, "jobs")["errors"] == 0
-    assert value(console.url, f"SELECT count(*) FROM {JOBS} WHERE is_available") == 6
 
 
 def test_locked_queues_and_jobs_retried_for_days_are_findings(

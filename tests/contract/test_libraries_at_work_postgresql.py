@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.cli.calls import Console
-from tests.contract import node_libraries, oban_library, pgmq_library, python_libraries, stand_in
+from tests.contract import (
+    debian_libraries,
+    node_libraries,
+    oban_library,
+    pgmq_library,
+    python_libraries,
+    stand_in,
+)
 from tests.contract.libraries import LibraryApp, adopt, counts, figures, listed, planned
 from tests.servers import wait_until
 
@@ -26,7 +33,8 @@ FAILING = (PROCRASTINATE, PGQUEUER, GRAPHILE, PG_BOSS, OBAN, RIVER, SOLID_QUEUE)
 """All but pgmq, whose messages do not fail."""
 KEYED = (PROCRASTINATE, PGQUEUER, GRAPHILE, PG_BOSS, RIVER, SOLID_QUEUE)
 """Those whose jobs may have a key: pgmq's have none, and Oban's uniqueness is its client's."""
-LEFT = (PROCRASTINATE, PGQUEUER, GRAPHILE, PG_BOSS, OBAN, PGMQ, SOLID_QUEUE)
+DEBIAN = (debian_libraries.delayed_job, debian_libraries.laravel, debian_libraries.symfony)
+LEFT = (PROCRASTINATE, PGQUEUER, GRAPHILE, PG_BOSS, OBAN, PGMQ, SOLID_QUEUE, *DEBIAN)
 """All but River, whose JobRescuer, in Go, is the only one that takes its jobs back."""
 
 

@@ -30,6 +30,7 @@ from tests.contract.libraries import (
     listed,
 )
 from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
+from tests.contract.stand_in import RIVER, StandIn
 
 
 @pytest.fixture
@@ -376,3 +377,20 @@ def test_ids_that_run_out_in_any_table_of_a_library_are_found(
     words = ("--fix", "--code", "id_sequence_behind", "--yes", "shop_pgqueuer")
     console("doctor", "shop_pgqueuer", *words)
     assert pgqueuer.enqueue("mail", 1) == [4]
+
+
+def test_of_two_versions_in_two_schemas_one_must_be_named(console: Console) -> None:
+    StandIn(console.url, "new").create(RIVER)
+    StandIn(console.url, "theirs").create(
+        RIVER + "ALTER TABLE river_job DROP COLUMN unique_states CASCADE"
+    )
+    found = console.done("discover", "--json").json["found"]
+    assert [(one["preset"], one["schema"]) for one in found] == [
+        ("river", "new"),
+        ("river-0", "theirs"),
+    ]
+    answer = console("adopt", "jobs", "--preset", "river")
+    assert (answer.status, "new.river_job, theirs.river_job" in answer.err) == (2, True)
+    for schema, design in (("new", "river"), ("theirs", "river-0")):
+        console.done("adopt", f"jobs {schema}", "--preset", "river", "--schema", schema)
+        assert console.status(f"jobs {schema}")["design"] == design

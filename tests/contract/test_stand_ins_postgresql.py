@@ -23,11 +23,9 @@ from tests.contract.libraries import (
     adopt,
     counts,
     discovered,
-    error_group,
     figures,
     findings,
     listed,
-    planned,
     working,
 )
 from tests.contract.packages import from_pip
@@ -109,90 +107,6 @@ def test_jobs_of_rivers_own_client_are_shown_as_it_reports_them(
 @pytest.fixture
 def theirs(console: Console) -> StandIn:
     return StandIn(console.url, "Theirs")
-
-
-def test_river_is_discovered_counted_and_requeued(console: Console, theirs: StandIn) -> None:
-    theirs.create(RIVER)
-    theirs.run(
-        """
-        INSERT INTO river_queue (name) VALUES ('mail'), ('report');
-        INSERT INTO river_job (queue) SELECT 'mail' FROM generate_series(1, 4);
-        INSERT INTO river_job (queue, state, scheduled_at) VALUES ('mail', 'scheduled',
-            now() + interval '1 h');
-        INSERT INTO river_job (queue, state, attempt, errors, finalized_at, unique_key,
-            unique_states)
-        SELECT 'report', 'discarded', 1, ARRAY['{"error": "no host 7"}'::jsonb], now(), 'one',
-            B'11110101'
-        FROM generate_series(1, 2);
-        INSERT INTO river_job (queue, state, attempted_at, attempted_by)
-        VALUES ('report', 'running', now() - interval '1 h', '{old,new}');
-        INSERT INTO river_job (queue, state, finalized_at) VALUES ('mail', 'completed', now()),
-            ('mail', 'cancelled', now());
-        """
-    )
-    found = discovered(console, "river")
-    assert (found["version"], found["queues"]) == ("7", ["mail", "report"])
-    adopt(console, "river", "mail")
-    assert figures(console, "jobs") == counts(4, 1, 1, 1, 2, 1)
-    assert figures(console, "mail") == counts(4, 1, 0, 0, 0, 1)
-    (claim,) = listed(console, "jobs", "--state", "claimed")
-    assert claim["claimed_by"] == "new"
-    # Of the library's title, its name only.
-    assert "only River knows whether" in findings(console, "jobs")["claims_unknown"]["cause"]
-    assert error_group(console, "jobs") == (2, "no host 7")
-    refused = console("release", "jobs", "--yes")
-    assert (refused.status, "JobRescuer" in refused.err) == (4, True)
-    done = console.done("requeue", "jobs", "--yes").text
-    assert "unique_key" in done
-    assert figures(console, "jobs") == counts(5, 1, 1, 1, 1, 1)
-
-
-def test_solid_queue_is_discovered_counted_requeued_and_released(
-    console: Console, theirs: StandIn
-) -> None:
-    theirs.create(SOLID_QUEUE)
-    theirs.run(
-        """
-        INSERT INTO solid_queue_jobs (arguments) SELECT '{"executions": 3,
-            "arguments": [7]}' FROM generate_series(1, 10);
-        UPDATE solid_queue_jobs SET queue_name = 'report' WHERE id > 8;
-        UPDATE solid_queue_jobs SET concurrency_key = 'one' WHERE id IN (5, 8);
-        INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at) SELECT id,
-            queue_name, created_at FROM solid_queue_jobs WHERE id IN (1, 2, 9);
-        INSERT INTO solid_queue_scheduled_executions (job_id, queue_name, created_at) VALUES (3,
-            'mail', now());
-        INSERT INTO solid_queue_blocked_executions (job_id, queue_name, created_at) VALUES (8,
-            'mail', now());
-        INSERT INTO solid_queue_failed_executions (job_id, error, created_at) SELECT id,
-            '{"exception_class": "IOError", "message": "no host 7"}', now()
-        FROM solid_queue_jobs WHERE id IN (4, 5);
-        INSERT INTO solid_queue_processes (last_heartbeat_at) VALUES (timezone('UTC', now())),
-            (timezone('UTC', now()) - interval '1 h');
-        INSERT INTO solid_queue_claimed_executions (job_id, process_id, created_at)
-        VALUES (6, 1, timezone('UTC', now() - interval '1 h')), (7, 2, timezone('UTC',
-            now() - interval '1 h'));
-        UPDATE solid_queue_jobs SET finished_at = timezone('UTC', now()) WHERE id = 10;
-        """
-    )
-    assert discovered(console, "solid-queue")["queues"] == ["mail", "report"]
-    adopt(console, "solid-queue", "mail")
-    assert figures(console, "jobs") == counts(3, 2, 2, 1, 2, 1)
-    assert figures(console, "mail") == counts(2, 2, 2, 1, 2, 0)
-    assert error_group(console, "jobs") == (2, "IOError: no host 7")
-    plan = planned(console, "requeue", "jobs")
-    assert (plan["count"], ["concurrency_key" in why for why in plan["skipped"]]) == (1, [True])
-    console.done("requeue", "jobs", "--yes")
-    assert theirs.rows(
-        """
-        SELECT arguments::jsonb ->> 'executions', arguments::jsonb -> 'arguments'
-        FROM solid_queue_jobs WHERE id = 4
-        """
-    ) == [("0", [7])]
-    assert "skipped: 1 their owner is alive" in console.done("release", "jobs", "--dry-run").text
-    console.done("release", "jobs", "--yes")
-    assert figures(console, "jobs") == counts(5, 2, 1, 0, 1, 1)
-    ready = theirs.rows("SELECT job_id FROM solid_queue_ready_executions ORDER BY 1")
-    assert [job for (job,) in ready] == [1, 2, 4, 7, 9]
 
 
 def test_discover_adopts_all_that_it_found_after_the_plan(
