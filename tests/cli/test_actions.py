@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.calls import Answer, Console
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, execute, value, wait_until
 
 
 @pytest.fixture
@@ -74,8 +74,7 @@ def test_a_production_database_requires_the_name(empty: Console) -> None:
     empty.done("install", "claim", "mail")
     empty.done("push", "mail", "a")
     empty.popped("mail", "--fail", "boom")
-    with connect(empty.url) as connection:
-        connection.execute("INSERT INTO dbq.setting VALUES ('production', 'on')")
+    execute(empty.url, "INSERT INTO dbq.setting VALUES ('production', 'on')")
     plan = only_planned(empty("requeue", "mail", "--yes", "--json"))
     assert plan["production"] is True
     assert "PRODUCTION" in empty("requeue", "mail").text
@@ -84,11 +83,9 @@ def test_a_production_database_requires_the_name(empty: Console) -> None:
 
 def test_in_production_all_queues_require_the_name_of_the_connection(empty: Console) -> None:
     empty.done("install", "claim", "mail")
-    with connect(empty.url) as connection:
-        connection.execute("DROP FUNCTION public.mail_push_many")
+    execute(empty.url, "DROP FUNCTION public.mail_push_many")
     assert empty("upgrade", "--all", "--yes", "").status == 4, "no word"
-    with connect(empty.url) as connection:
-        connection.execute("INSERT INTO dbq.setting VALUES ('production', 'on')")
+    execute(empty.url, "INSERT INTO dbq.setting VALUES ('production', 'on')")
     refused = empty("upgrade", "--all", "--yes")
     assert (refused.status, "the connection's name" in refused.err) == (4, True)
     name = refused.err.split("--yes ")[-1].strip()
@@ -363,11 +360,11 @@ def test_errors_are_requeued_into_another_queue(
 def test_code_changed_by_hand_is_reported_and_upgrade_replaces_it(
     console: Console, four: str
 ) -> None:
-    with connect(console.url) as connection:
-        connection.execute(
-            f'CREATE OR REPLACE FUNCTION public."{four}_push"(payload text) RETURNS bigint '
-            "LANGUAGE sql AS 'SELECT 1::bigint'".encode()
-        )
+    execute(
+        console.url,
+        f'CREATE OR REPLACE FUNCTION public."{four}_push"(payload text) RETURNS bigint '
+        "LANGUAGE sql AS 'SELECT 1::bigint'",
+    )
     plan = console.done("upgrade", four, "--dry-run", "--json").json["plan"]
     assert plan["changed_by_hand"] is True
     assert f"{four}_push" in console("upgrade", four).text
@@ -415,8 +412,7 @@ def test_upgrade_all_upgrades_every_queue_and_names_what_it_cannot(empty: Consol
     assert (answer.status, newer in answer.json["problems"][0]) == (4, True)
     assert {one["queue"] for one in answer.json["queues"] if one["done"]} == needed
     console.done("push", four, "e")
-    with connect(console.url) as connection:
-        connection.execute("DELETE FROM dbq.queue WHERE queue_name = %s", [newer])
+    execute(console.url, "DELETE FROM dbq.queue WHERE queue_name = %s", [newer])
     again = console.done("upgrade", "--all", "--yes", "--json").json
     assert not any(one["done"] for one in again["queues"])
     unneeded = console.done("upgrade", "--all")

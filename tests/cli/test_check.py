@@ -17,7 +17,7 @@ from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.cli.test_status import claimed_an_hour_ago
 from tests.cli.verbs import UNREACHABLE
-from tests.servers import connect
+from tests.servers import connect, execute
 
 PERFDATA = re.compile(r"'(?:[^'=]|'')+'=(?:U|-?\d+(?:\.\d+)?(?:s|%)?);[@:\d.]*;[@:\d.]*;0?;(?: |$)")
 
@@ -103,8 +103,7 @@ def test_an_unreadable_queue_is_unknown_and_so_is_a_database_without_queues(empt
     assert (empty("check").status, empty("check", "--plugin").status) == (1, 3)
     for name in ("sound", "gone"):
         empty.done("install", "fifo", name)
-    with connect(empty.url) as connection:
-        connection.execute("DROP TABLE public.gone")
+    execute(empty.url, "DROP TABLE public.gone")
     answer = empty("check", "--plugin", "--json")
     assert (answer.status, answer.json["status"]) == (3, "unknown")
     found = {queue["queue"]: queue for queue in answer.json["queues"]}

@@ -8,7 +8,7 @@ import pytest
 from console.cli import planned
 from tests.cli.calls import Answer, Console
 from tests.cli.conftest import Install
-from tests.servers import connect, value
+from tests.servers import connect, execute, value
 
 
 def only_planned(answer: Answer, *complaints: str) -> dict[str, Any]:
@@ -159,8 +159,7 @@ def test_a_production_database_needs_with_messages_unless_the_queue_is_empty(
     empty.done("install", "fifo", "q")
     empty.done("install", "fifo", "drained")
     empty.done("push", "q", "x")
-    with connect(empty.url) as connection:
-        connection.execute("INSERT INTO dbq.setting (name, value) VALUES ('production', 'on')")
+    execute(empty.url, "INSERT INTO dbq.setting (name, value) VALUES ('production', 'on')")
     assert "PRODUCTION" in empty("uninstall", "q").text
     assert empty("uninstall", "q", "--yes", "q").status == 4
     empty.done("uninstall", "q", "--yes", "q", "--with-messages")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.calls import COMMAND, Console
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect
+from tests.servers import PATIENCE_SECONDS, execute
 
 ERASED = b"\x1b[2K"
 """An erased line of a terminal."""
@@ -22,8 +22,7 @@ def waiting(console: Console, install: Install) -> str:
     """A queue whose message has waited for an hour, and whose consumers never were there."""
     name = install("fifo")
     console.done("push", name, "x")
-    with connect(console.url) as connection:
-        connection.execute(f"UPDATE \"{name}\" SET pushed_at = now() - interval '1 hour'")
+    execute(console.url, f"UPDATE \"{name}\" SET pushed_at = now() - interval '1 hour'")
     return name
 
 
@@ -110,8 +109,7 @@ def test_what_was_known_stays_on_the_terminal_after_ctrl_c(console: Console, wai
 
 def test_the_confirmation_of_its_repairs(console: Console, install: Install) -> None:
     name = install("fifo")
-    with connect(console.url) as connection:
-        connection.execute(f'DROP FUNCTION public."{name}_push_many"'.encode())
+    execute(console.url, f'DROP FUNCTION public."{name}_push_many"')
     doctor = ("doctor", name, "--idle-for", "0s")
     assert console(*doctor).status == 1
     assert console(*doctor, "--fix", "--code", "no_such_code").status == 2

@@ -7,7 +7,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import connect
+from tests.servers import connect, execute
 
 GROUP = [
     *("wording", "count", "first_at", "last_at", "attempts_least", "attempts_most"),
@@ -37,8 +37,7 @@ def fill(console: Console, name: str, count: int) -> None:
         " FROM (SELECT n, n * interval '0.5 s' AS since FROM generate_series(1::bigint, {}) AS n)"
         " AS failed"
     )
-    with connect(console.url) as connection:
-        connection.execute(SQL(insert).format(Identifier("public", name), Literal(count)))
+    execute(console.url, SQL(insert).format(Identifier("public", name), Literal(count)))
 
 
 def test_errors_lists_groups_or_says_that_the_design_keeps_no_errors(

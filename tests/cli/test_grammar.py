@@ -26,7 +26,7 @@ from tests.cli.verbs import (
     refused,
     verbs,
 )
-from tests.servers import connect
+from tests.servers import connect, execute
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -341,8 +341,7 @@ def test_status_runs_in_read_only_transactions(
     empty: Console,
 ) -> None:
     empty.done("install", "fifo", "q")
-    with connect(empty.url) as connection:
-        connection.execute(FAIL_UNLESS_READ_ONLY.encode())
+    execute(empty.url, FAIL_UNLESS_READ_ONLY)
     for rights in ([], ["--rights", "read-only"]):
         queues = empty.done("status", "--json", *rights).json["queues"]
         assert [queue["ready"] for queue in queues] == [1, 0]

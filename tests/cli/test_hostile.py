@@ -17,7 +17,7 @@ from console.figures import FIGURES
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.cli.verbs import UNREACHABLE, assert_no_result, refused
-from tests.servers import connect, value
+from tests.servers import execute, value
 from tests.tools.hostile import CANARY, TEXTS, control_characters, valid_texts
 
 pytestmark = pytest.mark.slow
@@ -71,8 +71,7 @@ def harmless(answer: Answer) -> Answer:
 @pytest.fixture(scope="module")
 def canary(console: Console) -> Iterator[Console]:
     """A console on a database with a table that must still be there at the end."""
-    with connect(console.url) as connection:
-        connection.execute(SQL("CREATE TABLE {} AS SELECT 1 AS n").format(Identifier(CANARY)))
+    execute(console.url, SQL("CREATE TABLE {} AS SELECT 1 AS n").format(Identifier(CANARY)))
     yield console
     assert value(console.url, f"SELECT count(*) FROM {CANARY}") == 1
 
@@ -247,8 +246,7 @@ INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, ve
 def test_an_unknown_design_does_not_affect_other_queues(empty: Console) -> None:
     empty.done("install", "fifo", "orders")
     empty.done("push", "orders", "x")
-    with connect(empty.url) as connection:
-        connection.execute(STRANGE.encode())
+    execute(empty.url, STRANGE)
 
     found = {one["queue"]: one for one in empty.done("status", "--json").json["queues"]}
     assert found["orders"]["ready"] == 1
@@ -289,8 +287,7 @@ def test_an_unknown_design_does_not_affect_other_queues(empty: Console) -> None:
 
 def test_a_report_escapes_the_verbs_and_outcomes_of_the_audit(empty: Console) -> None:
     empty.done("install", "fifo", "q")
-    with connect(empty.url) as connection:
-        connection.execute("UPDATE dbq.action SET verb = '<b>x</b> | [y](z)', outcome = '`done`'")
+    execute(empty.url, "UPDATE dbq.action SET verb = '<b>x</b> | [y](z)', outcome = '`done`'")
     (line,) = [one for one in empty.done("report", "q").text.splitlines() if "x\\<" in one]
     assert r"| \<b\>x\</b\> \| \[y\](z) | \`done\` |" in line
 

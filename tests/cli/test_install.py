@@ -13,7 +13,7 @@ from console.engines import open_database
 from tests.cli.calls import Console, call
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
-from tests.servers import PATIENCE_SECONDS, connect
+from tests.servers import PATIENCE_SECONDS, connect, execute
 
 ODD = 'od"d; name'
 
@@ -60,8 +60,7 @@ def run_script(console: Console, script: bytes) -> None:
             timeout=PATIENCE_SECONDS,
         )
     else:
-        with connect(console.url) as connection:
-            connection.execute(script)
+        execute(console.url, script)
 
 
 def printed(variant: Variant, name: str) -> bytes:
@@ -100,8 +99,7 @@ def test_a_name_is_accepted_as_it_is_printed(empty: Console) -> None:
 def test_the_printed_script_of_every_design_works_in_an_empty_database(empty: Console) -> None:
     for variant in on("postgresql", DEFAULTS):
         check_printed(empty, variant)
-        with connect(empty.url) as connection:
-            connection.execute("DROP SCHEMA dbq CASCADE")
+        execute(empty.url, "DROP SCHEMA dbq CASCADE")
 
 
 @pytest.mark.long
@@ -149,12 +147,12 @@ def test_print_can_leave_out_the_catalog() -> None:
 
 
 def test_an_adopted_table_can_be_read_but_not_changed_and_be_forgotten(empty: Console) -> None:
-    with connect(empty.url) as connection:
-        connection.execute(
-            "CREATE TABLE jobs (job_id int PRIMARY KEY, started timestamptz, body text);"
-            "INSERT INTO jobs VALUES (1, null, 'a'), (2, now(), 'b'),"
-            " (3, now() - interval '1 h', 'c')"
-        )
+    execute(
+        empty.url,
+        "CREATE TABLE jobs (job_id int PRIMARY KEY, started timestamptz, body text);"
+        "INSERT INTO jobs VALUES (1, null, 'a'), (2, now(), 'b'),"
+        " (3, now() - interval '1 h', 'c')",
+    )
     roles = {"id": "job_id", "claimed_at": "started", "payload": "body"}
     mapped = [word for role in roles.items() for word in ("--map", "=".join(role))]
     named = {"queue": "jobs", "schema": "public", "design": "claim"}

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.cli.verbs import PASSWORD, READING, UNREACHABLE, WRITING, verbs
-from tests.servers import connect
+from tests.servers import execute
 
 ERROR = ["what", "why", "next_step", "exit"]
 
@@ -86,8 +86,7 @@ def queues_in_every_state(console: Console) -> None:
     console.done("pop", "kept", "--count", "2", "--fail", "boom")
     console.done("pop", "kept")
     old = "UPDATE kept SET claimed_at = now() - interval '1 day' WHERE status = 1"
-    with connect(console.url) as connection:
-        connection.execute(old)
+    execute(console.url, old)
 
 
 ACTING = {

@@ -18,7 +18,7 @@ from console.designs import designs_on
 from tests.cli.calls import COMMAND, Console
 from tests.cli.conftest import Install
 from tests.cli.verbs import refused
-from tests.servers import PATIENCE_SECONDS, connect, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, execute, wait_until
 
 FIELDS = [
     *("key", "id", "state", "pushed_at", "age_seconds", "due_at", "attempts"),
@@ -186,11 +186,11 @@ def test_a_search_that_stopped_early_says_so_and_can_be_continued(
 
 
 def test_a_list_without_an_order_says_that_there_is_more(empty: Console) -> None:
-    with connect(empty.url) as connection:
-        connection.execute(
-            "CREATE VIEW public.theirs AS SELECT repeat('x', 90) || n AS id, 'x' AS body"
-            " FROM generate_series(1, 5) AS n"
-        )
+    execute(
+        empty.url,
+        "CREATE VIEW public.theirs AS SELECT repeat('x', 90) || n AS id, 'x' AS body"
+        " FROM generate_series(1, 5) AS n",
+    )
     empty.done("adopt", "theirs", "--design", "heap", "--map", "payload=body", "--map", "id=id")
     answer = empty.done("messages", "theirs", "--limit", "3")
     assert len(answer.text.splitlines()) == 4

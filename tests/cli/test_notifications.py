@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.calls import Answer, Console, call, profile
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, execute, value, wait_until
 from tests.servers.receivers import Receiver, receiving
 from tests.tools.warm import Forked
 
@@ -35,11 +35,11 @@ def claimed(console: Console, install: Install) -> str:
 
 
 def claim(console: Console, name: str, ago: str) -> None:
-    with connect(console.url) as connection:
-        connection.execute(
-            f'UPDATE public."{name}" SET claimed_by = NULL, '
-            f"processing_started_at = now() - interval '{ago}'"
-        )
+    execute(
+        console.url,
+        f'UPDATE public."{name}" SET claimed_by = NULL, '
+        f"processing_started_at = now() - interval '{ago}'",
+    )
 
 
 def configured(tmp_path: Path, console: Console, receivers: str) -> dict[str, str]:

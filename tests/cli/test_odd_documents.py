@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from console.actions.export import ExportState, _Partial
 from console.errors import UsageError
 from tests.cli.calls import Answer, Console
-from tests.servers import connect
+from tests.servers import connect, execute
 
 pytestmark = pytest.mark.slow
 
@@ -141,8 +141,7 @@ def test_whatever_a_message_s_history_has_the_message_is_shown(empty: Console) -
 
     @given(JSON | st.lists(st.fixed_dictionaries({"at": ODD, "error": ODD, "attempt": ODD})))
     def check(document: Any) -> None:
-        with connect(empty.url) as connection:
-            connection.execute("UPDATE q SET history = %s", [json.dumps(document)])
+        execute(empty.url, "UPDATE q SET history = %s", [json.dumps(document)])
         (message,) = empty.done("messages", "q", "--filter", "id=1", "--json").json["messages"]
         assert message["state"] == "error"
 
@@ -157,8 +156,7 @@ def test_whatever_a_pause_has_the_other_queue_works(empty: Console) -> None:
     @settings(max_examples=FEW if settings().derandomize else 100)
     @given(JSON | functions)
     def check(document: Any) -> None:
-        with connect(console.url) as connection:
-            connection.execute("UPDATE dbq.pause SET functions = %s", [json.dumps(document)])
+        execute(console.url, "UPDATE dbq.pause SET functions = %s", [json.dumps(document)])
         assert assert_the_other_works(console) == ""
         assert answered(console("resume", "odd", "--yes", "odd")).status in {0, 2, 3, 4}
         assert answered(console("upgrade", "odd", "--dry-run")).status in {0, 3, 4}

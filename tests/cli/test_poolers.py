@@ -12,7 +12,7 @@ from console.designs import DESIGNS
 from console.engines import open_database
 from tests.cli.calls import Console
 from tests.cli.verbs import refused
-from tests.servers import Server, connect, fresh_database, value, wait_until
+from tests.servers import Server, connect, execute, fresh_database, value, wait_until
 from tests.servers.poolers import PROGRAM, pgbouncer
 
 pytestmark = [
@@ -222,12 +222,8 @@ def test_a_bound_claim_and_direct_consumers_are_proven_gone(direct: str) -> None
     console.done("install", "claim", "unsaid")
     for queue, bound in (("direct", "false"), ("unsaid", "true")):
         console.done("push", queue, "x")
-        with connect(direct) as consumer:
-            consumer.execute(f"SELECT {queue}_pop(bound => {bound})".encode())
-        with connect(direct) as witness:
-            witness.execute(
-                f"UPDATE {queue} SET processing_started_at = now() - interval '1 h'".encode()
-            )
+        execute(direct, f"SELECT {queue}_pop(bound => {bound})")
+        execute(direct, f"UPDATE {queue} SET processing_started_at = now() - interval '1 h'")
         wait_until(lambda: "claims_gone" in console("doctor").text, "proven gone")
         console.done("release", queue, "--yes")
         assert console.done("pop", queue).text == "x\n"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, execute, value, wait_until
 
 
 def make(install: Install, kind: str, *options: str) -> str:
@@ -121,11 +121,11 @@ def test_a_count_over_1000_is_popped_in_transactions_of_1000(
     fill(console, name, *numbers)
     taken = console.popped(name, "--count", "2345")
     assert [message["payload"] for message in taken] == numbers[:2345]
-    with connect(console.url) as connection:
-        rows = connection.execute(
-            f'SELECT count(*) FROM public."{name}_archive" '
-            "GROUP BY CAST(xmin AS text) ORDER BY min(id)".encode()
-        ).fetchall()
+    rows = execute(
+        console.url,
+        f'SELECT count(*) FROM public."{name}_archive" '
+        "GROUP BY CAST(xmin AS text) ORDER BY min(id)",
+    )
     assert rows == [(1000,), (1000,), (345,)]
     assert console.drained(name) == numbers[2345:]
 
@@ -281,8 +281,7 @@ def test_claims_lost_before_they_could_be_finished_are_reported(
     with console.process("pop", name, "--complete") as popping:
         # The claim is committed; its delivery waits for a reader.
         wait_until(lambda: console.status(name)["claimed"] == 1, "it is claimed")
-        with connect(console.url) as connection:
-            connection.execute(f'UPDATE public."{name}" SET attempts = 2'.encode())
+        execute(console.url, f'UPDATE public."{name}" SET attempts = 2')
         out, err = popping.communicate(timeout=PATIENCE_SECONDS)
     assert (popping.returncode, len(out)) == (0, 1_000_001)
     assert b"Lost: 1 claim, released or claimed by another consumer meanwhile" in err

@@ -8,12 +8,7 @@ import pytest
 
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
-
-
-def execute(console: Console, statement: str) -> None:
-    with connect(console.url) as connection:
-        connection.execute(statement.encode())
+from tests.servers import PATIENCE_SECONDS, connect, execute, value, wait_until
 
 
 def ready(console: Console, name: str) -> object:
@@ -181,7 +176,7 @@ $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$
 @pytest.fixture
 def end_session(console: Console) -> str:
     """A trigger function that ends the session in which it runs."""
-    execute(console, _ENDS_ITS_SESSION.replace("FUNCTION", "OR REPLACE FUNCTION"))
+    execute(console.url, _ENDS_ITS_SESSION.replace("FUNCTION", "OR REPLACE FUNCTION"))
     return "EXECUTE FUNCTION end_session()"
 
 
@@ -192,7 +187,9 @@ def test_a_connection_lost_before_a_commit_reports_how_many_messages_were_stored
     console: Console, install: Install, end_session: str
 ) -> None:
     name = install("fifo")
-    execute(console, f'CREATE TRIGGER t AFTER INSERT ON "{name}" FOR EACH ROW {LAST} {end_session}')
+    execute(
+        console.url, f'CREATE TRIGGER t AFTER INSERT ON "{name}" FOR EACH ROW {LAST} {end_session}'
+    )
     answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
     assert (answer.status, answer.out) == (3, b"")
     assert "1,000 messages stored, those before line 1,001." in answer.err
@@ -208,7 +205,7 @@ def test_a_connection_lost_during_a_commit_leaves_its_messages_in_doubt(
 ) -> None:
     name = install("fifo")
     execute(
-        console,
+        console.url,
         f'CREATE CONSTRAINT TRIGGER t AFTER INSERT ON "{name}" '
         f"INITIALLY DEFERRED FOR EACH ROW {LAST} {end_session}",
     )

@@ -21,7 +21,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from sqlalchemy import URL, make_url
 
 from tests.cli.calls import call
-from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database
+from tests.servers import PATIENCE_SECONDS, Server, connect, execute, fresh_database
 
 pytestmark = pytest.mark.slow
 
@@ -203,8 +203,7 @@ def base(server: Server) -> Iterator[URL]:
                         Identifier(at.database or ""), owner
                     )
                 )
-                with connect(url) as inside:
-                    inside.execute(SQL("ALTER SCHEMA public OWNER TO {}").format(owner))
+                execute(url, SQL("ALTER SCHEMA public OWNER TO {}").format(owner))
                 yield URL.create(
                     "postgresql+psycopg",
                     username=USER,

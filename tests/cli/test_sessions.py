@@ -22,7 +22,7 @@ from console.monitor.consumers import Consumer, Consumers
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
 from tests.cli.test_status import claimed_an_hour_ago
-from tests.servers import PATIENCE_SECONDS, connect, wait_until
+from tests.servers import PATIENCE_SECONDS, value, wait_until
 
 FIELDS = [
     *("connection", "seconds", "samples", "samples_with_waiters", "waits"),
@@ -74,12 +74,11 @@ def waiting(console: Console, name: str) -> Iterator[list[int]]:
 
 
 def waiters(console: Console) -> object:
-    with connect(console.url) as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        ).fetchone()
-    return row and row[0]
+    return value(
+        console.url,
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
 
 
 def test_waits_shows_the_tree_of_sessions_that_wait_for_the_head_of_a_queue(

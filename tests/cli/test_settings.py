@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.cli.calls import Answer, Console
-from tests.servers import Server, connect, fresh_database
+from tests.servers import Server, connect, execute, fresh_database
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,7 @@ TABLE = """
 def url(server: Server) -> Iterator[str]:
     with fresh_database(server.url) as made:
         console = Console(made)
-        with connect(made) as connection:
-            connection.execute(TABLE.encode())
+        execute(made, TABLE)
         for words in ("claim mail", "fifo news", "ring orders --option size=50", "pending later"):
             console.done("install", *words.split())
             console.done("push", words.split()[1], "größer")
@@ -176,18 +175,17 @@ def test_read_only_by_default_is_not_undone(url: str, level: str) -> None:
         for line in ("push news x", "purge news --yes news", "pause news --reason x --yes news"):
             answer = console(*line.split())
             assert (answer.status, "read-only" in answer.err) == (4, True), answer
-    with connect(url) as connection:
-        assert connection.execute("SELECT payload FROM public.news").fetchall() == [("größer",)]
+    assert execute(url, "SELECT payload FROM public.news") == [("größer",)]
 
 
 def test_a_time_ahead_of_the_server_is_no_age_and_nothing_is_ok(database_url: str) -> None:
     """Local times, four hours east of UTC, in a column without a zone."""
     console = Console(database_url)
-    with connect(database_url) as connection:
-        connection.execute(
-            "CREATE TABLE public.theirs (id int PRIMARY KEY, made timestamp, body text);"
-            "INSERT INTO public.theirs VALUES (1, timezone('Asia/Dubai', now()), 'x')"
-        )
+    execute(
+        database_url,
+        "CREATE TABLE public.theirs (id int PRIMARY KEY, made timestamp, body text);"
+        "INSERT INTO public.theirs VALUES (1, timezone('Asia/Dubai', now()), 'x')",
+    )
     maps = ["--map", "id=id", "--map", "payload=body", "--map", "pushed_at=made"]
     console.done("adopt", "theirs", "--design", "fifo", *maps)
     assert console.status("theirs")["age_seconds"] is None

@@ -20,7 +20,7 @@ from console.load import worker_round
 from console.load.worker_round import WorkerRound
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, execute, value, wait_until
 
 SCRATCH = "SELECT count(*) FROM pg_class WHERE relname LIKE 'dbq\\_smoke\\_%'"
 SCRATCH_FUNCTIONS = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'dbq\\_smoke\\_%'"
@@ -78,8 +78,7 @@ def test_smoke_passes_for_small_and_unusual_queues(
 
 @pytest.mark.long
 def test_smoke_runs_in_the_named_schema_and_prints_text(console: Console) -> None:
-    with connect(console.url) as connection:
-        connection.execute("CREATE SCHEMA elsewhere")
+    execute(console.url, "CREATE SCHEMA elsewhere")
     text = console.done("smoke", "--design", "heap", "--schema", "elsewhere").text
     assert text.startswith("ok: heap, 340 messages, order none\n")
     assert ("p50" in text, "p99" in text) == (True, True)
@@ -112,8 +111,7 @@ EXECUTE FUNCTION public.attach()
 
 def run_before_each_push(console: Console, body: str) -> None:
     """Make every push to a scratch queue run this body first."""
-    with connect(console.url) as connection:
-        connection.execute(_TO_SCRATCH_TABLES.replace("{body}", body).encode())
+    execute(console.url, _TO_SCRATCH_TABLES.replace("{body}", body))
 
 
 @pytest.mark.long

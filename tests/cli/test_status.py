@@ -14,7 +14,7 @@ from console.engines import Database
 from console.errors import RefusedError
 from tests.cli.calls import Console, call, profile
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect
+from tests.servers import PATIENCE_SECONDS, connect, execute
 
 FIELDS = [
     *("queue", "design", "ready", "scheduled", "claimed", "stuck", "errors", "done"),
@@ -88,8 +88,7 @@ def test_an_unreadable_queue_is_exit_0_and_does_not_affect_others(empty: Console
         empty.done("install", "claim", name)
     empty.done("push", "sound", "x")
     empty.done("pop", "sound", "--fail", "no")
-    with connect(empty.url) as connection:
-        connection.execute("DROP TABLE public.dropped")
+    execute(empty.url, "DROP TABLE public.dropped")
     dropped, sound = empty.done("status", "--json").json["queues"]
     assert counts(dropped) == dict.fromkeys(counts(dropped))
     assert dropped["unknown"] == [

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.contract.traffic import at_work
-from tests.servers import EXTERNAL_URL, connect, run_in
+from tests.servers import EXTERNAL_URL, connect, execute, run_in
 
 STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
 
@@ -25,8 +25,7 @@ class Tables:
     schema: str
 
     def create(self, script: str) -> None:
-        with connect(self.url) as connection:
-            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'.encode())
+        execute(self.url, f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
         self.run(script)
 
     def run(self, script: str) -> None:
@@ -135,8 +134,7 @@ def once(create: Callable[[str], T]) -> Callable[[str], T]:
             return create(url)
         if server not in made:
             made[server] = Identifier(f"{name}_made"), create(url)
-            with connect(server) as connection:
-                connection.execute(of.format(made[server][0], Identifier(name)))
+            execute(server, of.format(made[server][0], Identifier(name)))
             return made[server][1]
         template, tables = made[server]
         with connect(server) as connection:

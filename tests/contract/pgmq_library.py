@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from tests.contract.child_processes import forking_with, killed
 from tests.contract.libraries import LibraryApp, once, working
-from tests.servers import connect
+from tests.servers import execute
 
 SQL = files("pgmq").joinpath("sql", "pgmq.sql")
 VERSION = files("pgmq").joinpath("sql", "VERSION").read_text().strip()
@@ -43,7 +43,7 @@ CREATE TABLE, and the partitions that pg_partman would add, which no wheel has."
 
 def install(url: str) -> None:
     """Create its schema as `pgmq.install` does."""
-    run(url, SQL.read_text())
+    execute(url, SQL.read_text())
 
 
 def install_extension(url: str, folder: Path) -> None:
@@ -55,7 +55,7 @@ def install_extension(url: str, folder: Path) -> None:
     (files_ / "pgmq.control").write_text(
         f"default_version = '{VERSION}'\nrelocatable = false\nschema = 'pgmq'\n"
     )
-    run(url, f"SET extension_control_path = '{folder}'; CREATE EXTENSION pgmq")
+    execute(url, f"SET extension_control_path = '{folder}'; CREATE EXTENSION pgmq")
 
 
 def client(url: str) -> PGMQueue:
@@ -108,7 +108,7 @@ class PgmqApp(LibraryApp):
 @once
 def pgmq(url: str) -> PgmqApp:
     install(url)
-    run(url, "SELECT pgmq.create('jobs')")
+    execute(url, "SELECT pgmq.create('jobs')")
     return PgmqApp(url)
 
 
@@ -116,9 +116,3 @@ def _hang(url: str, number: int, reports: PipeEnd) -> None:
     read = client(url).read_batch("jobs", vt=7200, batch_size=number)
     reports.send([message.msg_id for message in read or []])
     threading.Event().wait()
-
-
-def run(url: str, script: str) -> None:
-    """Run several statements in one transaction."""
-    with connect(url) as connection:
-        connection.execute(script.encode())

@@ -17,6 +17,7 @@ from console.features import NAMES, features
 from tests.cli.calls import Console
 from tests.contract import pgmq_library
 from tests.contract.adding.copied import OWN, ROOT, Copy
+from tests.servers import execute
 
 pytestmark = pytest.mark.slow
 
@@ -149,8 +150,8 @@ def test_a_preset_can_be_added(copy: Copy, database_url: str) -> None:
         ("pgmq.", "mine."),
     )
     sql = pgmq_library.SQL.read_text().replace("pgmq", "mine")
-    pgmq_library.run(database_url, sql)
-    pgmq_library.run(database_url, "SELECT mine.create('orders'); SELECT mine.send('orders', '{}')")
+    execute(database_url, sql)
+    execute(database_url, "SELECT mine.create('orders'); SELECT mine.send('orders', '{}')")
     copy.use("use_mine", database_url)
     assert copy.touched == [f"{QUERIES}/mine.sql"]
 
@@ -399,8 +400,8 @@ CREATE TABLE parcels (parcel_id bigint PRIMARY KEY, lane text, phase text, goods
 def test_without_its_feature_an_adopted_queue_says_why_it_is_unknown(
     copy: Copy, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pgmq_library.run(database_url, pgmq_library.SQL.read_text())
-    pgmq_library.run(database_url, f"SELECT pgmq.create('orders'); {TABLES}")
+    execute(database_url, pgmq_library.SQL.read_text())
+    execute(database_url, f"SELECT pgmq.create('orders'); {TABLES}")
     file = tmp_path / "own" / "parcel.sql"
     file.parent.mkdir(mode=0o700)
     file.write_text(PARCEL)

@@ -20,7 +20,7 @@ from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.installs import installed
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import default
-from tests.servers import connect
+from tests.servers import connect, execute
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -192,8 +192,10 @@ def test_every_design_is_covered() -> None:
 
 
 def rows_of(database: Database) -> list[tuple[object, ...]]:
-    with connect(database.url.render_as_string(hide_password=False)) as connection:
-        return connection.execute(SQL('SELECT * FROM "Their Queue" ORDER BY 1')).fetchall()
+    return execute(
+        database.url.render_as_string(hide_password=False),
+        SQL('SELECT * FROM "Their Queue" ORDER BY 1'),
+    )
 
 
 def test_an_adopted_table_is_monitored_correctly_and_never_changed(

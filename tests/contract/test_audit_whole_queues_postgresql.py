@@ -16,7 +16,7 @@ from console.errors import RefusedError, UsageError
 from console.features.presets.adopt import adopt
 from tests.contract.installs import installed
 from tests.contract.variants import Variant
-from tests.servers import connect, login
+from tests.servers import connect, execute, login
 
 RING = Variant(DESIGNS["ring"], {"size": "10"})
 FIFO = Variant(DESIGNS["fifo"], {})
@@ -38,8 +38,7 @@ def test_each_verb_is_audited_and_its_row_outlives_the_queue(new_database: Datab
     relay(new_database, client.queue, None)
     relay(new_database, client.queue, 20)
     uninstall(new_database, client.queue, keep_archive=False, with_messages=True)
-    with connect(client.url) as connection:
-        connection.execute("CREATE TABLE theirs (id bigint, body text)")
+    execute(client.url, "CREATE TABLE theirs (id bigint, body text)")
     adopted = adopt(
         new_database, "public", "theirs", DESIGNS["heap"], {"id": "id", "payload": "body"}
     )
@@ -98,8 +97,7 @@ def test_a_login_that_cannot_write_the_audit_is_refused_with_advice(
     """The login may not write the catalog's audit, or the catalog has none."""
     client = installed(new_database, FIFO, "theirs")
     if not audited:
-        with connect(client.url) as connection:
-            connection.execute("DROP TABLE dbq.action")
+        execute(client.url, "DROP TABLE dbq.action")
     grants = (
         "GRANT USAGE ON SCHEMA dbq TO {}",
         "GRANT SELECT, INSERT ON dbq.queue, dbq.setting TO {}",

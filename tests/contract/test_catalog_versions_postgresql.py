@@ -15,7 +15,7 @@ from console.catalog.decisions import CATALOG_VERSION
 from console.engines import product
 from tests.cli.calls import Console
 from tests.contract.test_upgrade_postgresql import catalog_of
-from tests.servers import Server, connect, fresh_database
+from tests.servers import Server, execute, fresh_database
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +31,7 @@ def json_of(console: Console, *words: str) -> Any:
 def test_a_catalog_of_each_version_works_and_loses_nothing(
     version: int, console: Console, server: Server
 ) -> None:
-    with connect(console.url) as connection:
-        connection.execute((DUMPS / f"{version}.sql").read_bytes())
+    execute(console.url, (DUMPS / f"{version}.sql").read_bytes())
     console.done("upgrade", "--all", "--yes")
     with fresh_database(server.url) as url:
         Console(url).done("install", "fifo", "new")
@@ -67,8 +66,7 @@ def test_a_catalog_of_another_console_is_refused_by_name(
     comment: str, words: str, console: Console
 ) -> None:
     console.done("install", "fifo", "mail")
-    with connect(console.url) as connection:
-        connection.execute(f"COMMENT ON SCHEMA dbq IS {comment}".encode())
+    execute(console.url, f"COMMENT ON SCHEMA dbq IS {comment}")
     before = catalog_of(console.url)
     for call in (
         *(["status"], ["doctor"], ["upgrade", "--all", "--yes"], ["install", "fifo", "other"]),
@@ -83,8 +81,7 @@ def test_a_catalog_of_another_console_is_refused_by_name(
 def test_a_catalog_that_lost_its_comment_is_of_the_first_version(console: Console) -> None:
     """As one that was restored without comments: it lacks nothing else."""
     console.done("install", "fifo", "mail")
-    with connect(console.url) as connection:
-        connection.execute("COMMENT ON SCHEMA dbq IS NULL")
+    execute(console.url, "COMMENT ON SCHEMA dbq IS NULL")
     console.done("push", "mail", "x")
     assert console.done("pop", "mail").out == b"x\n"
 

@@ -14,7 +14,7 @@ from console.engines import PRODUCTS
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Answer, Console
 from tests.contract.planted_names import REPORTING
-from tests.servers import connect, fresh_database, login, statements_sent
+from tests.servers import connect, execute, fresh_database, login, statements_sent
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +67,7 @@ class Site:
     file: Path
 
     def plant(self, script: str) -> None:
-        with connect(self.admin.url) as connection:
-            connection.execute(script.encode())
+        execute(self.admin.url, script)
         self.file.write_text("")
 
     @property
@@ -94,8 +93,7 @@ def site(module_server: EmbeddedServer, report: Path) -> Iterator[Site]:
         logins[1].done("install", "fifo", "evil")
         logins[1].done("push", "evil", "x")
         yield Site(superuser, logins[0], logins[1], report)
-        with connect(url) as connection:
-            connection.execute("DROP TYPE IF EXISTS public.word CASCADE")
+        execute(url, "DROP TYPE IF EXISTS public.word CASCADE")
 
 
 def read_all(console: Console) -> dict[str, Answer]:
@@ -149,8 +147,7 @@ def test_a_cast_of_somebody_else_hides_no_queue(site: Site) -> None:
 
 def test_such_a_table_runs_where_a_superuser_reads_it(site: Site) -> None:
     site.plant(INDEXED)
-    with connect(site.superuser.url) as connection:
-        connection.execute("SELECT FROM public.evil")
+    execute(site.superuser.url, "SELECT FROM public.evil")
     assert site.ran == "index\n"
 
 
@@ -185,11 +182,11 @@ def test_a_catalog_of_others_runs_nothing(site: Site, module_server: EmbeddedSer
             connection.execute(REPORTING.format(report=site.file).encode())
         Console(owners).done("install", "fifo", "mail")
         assert Console(url).done("status")
-        with connect(owners) as connection:
-            connection.execute(
-                """ALTER TABLE dbq.queue RENAME TO aside;
-                CREATE VIEW dbq.queue AS SELECT a.* FROM dbq.aside AS a WHERE public.ran('view')"""
-            )
+        execute(
+            owners,
+            """ALTER TABLE dbq.queue RENAME TO aside;
+                CREATE VIEW dbq.queue AS SELECT a.* FROM dbq.aside AS a WHERE public.ran('view')""",
+        )
         for words in READING:
             answer = Console(url)(*words.split())
             assert "No superuser reads the catalog" in answer.text + answer.err, words

@@ -33,7 +33,7 @@ from tests.contract.installs import installed
 from tests.contract.plans import Statement, recorded
 from tests.contract.test_plans_postgresql import auto_explain, on_each_table, without_autovacuum
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
-from tests.servers import connect, statements_sent, wait_until
+from tests.servers import connect, execute, statements_sent, wait_until
 from tests.tools.filling import fill
 
 __all__ = ["auto_explain"]
@@ -162,13 +162,13 @@ def test_the_cost_of_waiting_times_does_not_grow_with_the_archive(
 ) -> None:
     client = use_postgresql(default("fifo", archive_at_pop="on"))
     table = Identifier(client.queue.schema, f"{client.queue.name}_archive")
-    with connect(client.url) as connection:
-        connection.execute(
-            SQL(
-                "INSERT INTO {} (id, payload, pushed_at, state, attempts, reason)"
-                " SELECT n, 'x', now(), 'done', 1, 'pop' FROM generate_series(1, {}) AS n"
-            ).format(table, depths[0])
-        )
+    execute(
+        client.url,
+        SQL(
+            "INSERT INTO {} (id, payload, pushed_at, state, attempts, reason)"
+            " SELECT n, 'x', now(), 'done', 1, 'pop' FROM generate_series(1, {}) AS n"
+        ).format(table, depths[0]),
+    )
     with sampling(client.url) as sampled_pages:
         assert 0 < sampled_pages(client.queue, Memory(), ".archive_times */") <= 10
 

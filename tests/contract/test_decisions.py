@@ -33,7 +33,7 @@ from tests.cli.calls import Console, call
 from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.variants import default
-from tests.servers import READ_CATALOG, connect, login
+from tests.servers import READ_CATALOG, connect, execute, login
 from tests.tui.feeds import queue as figures
 
 pytestmark = pytest.mark.slow
@@ -251,8 +251,7 @@ def test_a_silence_can_apply_to_every_queue_and_expires(claims: Client) -> None:
     duration = finding.silenced.until - finding.silenced.since
     assert abs(duration - timedelta(hours=4)) < timedelta(minutes=1)
     assert here("unsilence", "claims_nobody", "orders").status == 2  # it applies to every queue
-    with connect(claims.url) as connection:
-        connection.execute("UPDATE dbq.silence SET until = silenced_at")
+    execute(claims.url, "UPDATE dbq.silence SET until = silenced_at")
     assert not examined(claims).healthy
     assert here("silence", "claims_nobody", "orders").status == 0
     assert here("silence", "claims_nobody", "orders", "--for", "1h").status == 0
@@ -296,16 +295,14 @@ def test_consumption_that_one_sample_cannot_show_can_be_acknowledged(orders: Cli
     here = Console(orders.url)
     assert here("ack", "consumer_stopped", "orders").status == 2, "nothing waits"
     here.done("push", "orders", "x")
-    with connect(orders.url) as connection:
-        connection.execute("UPDATE orders SET pushed_at = now() - interval '1 hour'")
+    execute(orders.url, "UPDATE orders SET pushed_at = now() - interval '1 hour'")
     assert here("ack", "consumer_stopped", "orders").status == 0
 
 
 def test_an_acknowledgement_on_every_queue_says_what_it_waits_for(orders: Client) -> None:
     here = Console(orders.url)
     here.done("push", "orders", "x")
-    with connect(orders.url) as connection:
-        connection.execute("UPDATE orders SET pushed_at = now() - interval '1 hour'")
+    execute(orders.url, "UPDATE orders SET pushed_at = now() - interval '1 hour'")
     with here.process("ack", "consumer_stopped") as acknowledging:
         assert acknowledging.stderr is not None
         line = acknowledging.stderr.readline().decode()
@@ -322,8 +319,7 @@ def test_an_acknowledgement_is_ended_with_its_finding_by_a_console_with_rights(
     assert examined(claims).healthy
     (row,) = stored_silences(claims)
     assert (row["queue_name"], row["severity"], row["until"]) == ("orders", "warning", None)
-    with connect(claims.url) as connection:
-        connection.execute("UPDATE orders SET processing_started_at = now()")
+    execute(claims.url, "UPDATE orders SET processing_started_at = now()")
     examined(claims)
     assert stored_silences(claims)[0]["ended_at"] is None  # a reader's console writes nothing
     examined(claims, Rights.OPERATOR)
@@ -354,8 +350,7 @@ def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> Non
 def test_an_acknowledgement_of_a_lower_severity_does_not_apply(claims: Client) -> None:
     """The same code had another severity: in another version, or on the screens."""
     assert Console(claims.url)("ack", "claims_nobody", "orders").status == 0
-    with connect(claims.url) as connection:
-        connection.execute("UPDATE dbq.silence SET severity = 'note'")
+    execute(claims.url, "UPDATE dbq.silence SET severity = 'note'")
     assert not examined(claims).healthy
     examined(claims, Rights.OPERATOR)
     assert stored_silences(claims)[0]["ended_by"] == "worsened"

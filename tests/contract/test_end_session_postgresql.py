@@ -29,7 +29,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.message_actions import entries
 from tests.contract.variants import Variant, default, long_except
-from tests.servers import connect, value, wait_until
+from tests.servers import connect, execute, value, wait_until
 
 DELETING = [Variant(DESIGNS[name], {}) for name in ("heap", "fifo", "stack", "pending")]
 FIFO = Variant(DESIGNS["fifo"], {})
@@ -188,8 +188,7 @@ def test_a_prepared_transaction_is_rolled_back(use_postgresql: Use) -> None:
     assert action_plan.holds
     assert gid in str(action_plan.as_json()["session"])
 
-    with connect(client.url) as connection:
-        connection.execute(f"ROLLBACK PREPARED {literal}".encode())
+    execute(client.url, f"ROLLBACK PREPARED {literal}")
     with popping(client) as holder:
         holder.execute(f"PREPARE TRANSACTION {literal}".encode())
     assert end_session(client.database, action_plan).data["changed_meanwhile"]
@@ -301,8 +300,7 @@ def test_a_row_holder_that_waits_for_another_table_is_still_a_holder(use_postgre
     """It waits for another table, and its blocker does not use the queue."""
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
-    with connect(client.url) as connection:
-        connection.execute('CREATE TABLE "another table" AS SELECT 1 AS id')
+    execute(client.url, 'CREATE TABLE "another table" AS SELECT 1 AS id')
     with closing(connect(client.url)) as blocker, closing(connect(client.url)) as holder:
         blocker.execute("BEGIN")
         blocker.execute('UPDATE "another table" SET id = 2')

@@ -22,7 +22,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.message_actions import entries
 from tests.contract.variants import DEFAULTS, Variant, on
-from tests.servers import connect, wait_until
+from tests.servers import connect, execute, value, wait_until
 
 FIFO = Variant(DESIGNS["fifo"], {})
 SMALL = MaintainLimits(pages=20, held_seconds=0.0, dead_least=100, stale_least=100)
@@ -43,8 +43,7 @@ def filled(client: Client, count: int) -> None:
     wait_for_counters(
         client, f"SELECT pg_stat_get_tuples_inserted('\"{name}\"'::regclass) >= {count}"
     )
-    with connect(client.url) as connection:
-        connection.execute(f'VACUUM ANALYZE "{name}"')
+    execute(client.url, f'VACUUM ANALYZE "{name}"')
 
 
 def deleted(client: Client, keep_every: int) -> None:
@@ -57,12 +56,7 @@ def deleted(client: Client, keep_every: int) -> None:
 
 def wait_for_counters(client: Client, query: str) -> None:
     """Wait for the server's counters: sessions report them with some delay."""
-
-    def is_true() -> bool:
-        with connect(client.url) as connection:
-            return connection.execute(query.encode()).fetchone() == (True,)
-
-    wait_until(is_true, query)
+    wait_until(lambda: value(client.url, query) is True, query)
 
 
 def index_of(planned: Maintenance, client: Client) -> IndexMeasure:
@@ -133,8 +127,7 @@ def test_dead_rows_and_a_bloated_index_are_repaired(use_postgresql: Use) -> None
 def test_the_estimated_size_of_an_index_is_near_that_of_a_rebuilt_one(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     filled(client, 30_000)
-    with connect(client.url) as connection:
-        connection.execute(f'REINDEX TABLE "{client.queue.table}"')
+    execute(client.url, f'REINDEX TABLE "{client.queue.table}"')
     index = index_of(find(client.database, client.queue), client)
     needed = index.needed_pages(30_000)
     assert needed is not None

@@ -29,7 +29,7 @@ from tests.contract.test_plans_postgresql import (
     without_autovacuum,
 )
 from tests.contract.variants import DEFAULTS, Variant, default
-from tests.servers import connect
+from tests.servers import connect, execute
 from tests.tools.filling import fill
 
 __all__ = ["auto_explain"]
@@ -53,8 +53,7 @@ def sql_of(queue: Queue, template: str) -> Composed:
 
 
 def execute_by_hand(client: Client, template: str) -> None:
-    with connect(client.url) as connection:
-        connection.execute(sql_of(client.queue, template))
+    execute(client.url, sql_of(client.queue, template))
 
 
 @pytest.mark.long

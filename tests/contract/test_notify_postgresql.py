@@ -13,7 +13,7 @@ from console.actions.pop import PoppedMessage, PopResult
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
-from tests.servers import connect, value, wait_until
+from tests.servers import connect, execute, value, wait_until
 
 pytestmark = pytest.mark.thinned(3, payload=False)
 
@@ -55,8 +55,7 @@ def call(connection: psycopg.Connection, client: Client, function: str) -> objec
 def waiting(client: Client) -> list[int]:
     """The registered sessions."""
     name = Identifier(client.queue.schema, f"{client.queue.name}_waiting")
-    with connect(client.url) as connection:
-        rows = connection.execute(SQL("SELECT pid FROM {} ORDER BY pid").format(name)).fetchall()
+    rows = execute(client.url, SQL("SELECT pid FROM {} ORDER BY pid").format(name))
     return [pid for (pid,) in rows]
 
 

@@ -16,7 +16,7 @@ from tests.contract.test_odd_values_postgresql import (
     TYPES,
     UNSORTED,
 )
-from tests.servers import Server, connect, fresh_database
+from tests.servers import Server, execute, fresh_database, value
 
 pytestmark = pytest.mark.slow
 
@@ -45,21 +45,15 @@ GENERATED = {
 @pytest.fixture(scope="module")
 def console(server: Server) -> Iterator[Console]:
     with fresh_database(server.url) as url:
-        with connect(url) as connection:
-            connection.execute((TYPES + MORE_TYPES).encode())
+        execute(url, TYPES + MORE_TYPES)
         yield Console(url)
-
-
-def run(console: Console, statement: str) -> None:
-    with connect(console.url) as connection:
-        connection.execute(statement.encode())
 
 
 def adopt(console: Console, design: str, columns: Mapping[str, str]) -> Answer:
     """The table `odd`, with a column that was dropped and some that are computed."""
     listed = ", ".join(f"{role} {type_}" for role, type_ in columns.items())
-    run(
-        console,
+    execute(
+        console.url,
         f"""DO $$ BEGIN DELETE FROM dbq.queue WHERE queue_name = 'odd';
             EXCEPTION WHEN undefined_table THEN NULL; END $$;
         DROP TABLE IF EXISTS odd;
@@ -91,7 +85,7 @@ def test_a_column_whose_type_cannot_serve_is_refused_in_words(console: Console, 
 def test_a_key_that_later_cannot_be_sorted_is_refused(console: Console) -> None:
     types = {one: TYPE_OF[one] for one in DESIGNS["fifo"]}
     assert adopt(console, "fifo", types).status == 0
-    run(console, "ALTER TABLE odd ALTER id TYPE json USING to_json(id)")
+    execute(console.url, "ALTER TABLE odd ALTER id TYPE json USING to_json(id)")
     refused = console("messages", "odd")
     assert (refused.status, "cannot be put in order" in refused.err) == (4, True)
 
@@ -121,7 +115,9 @@ def test_a_role_that_is_computed_is_read_and_its_change_refused_by_name(
         if status < 1:
             values |= {"claimed_at": "NULL", "claimed_by": "NULL"}
         row = {one: values[one] for one in given}
-        run(console, f"INSERT INTO odd ({', '.join(row)}) VALUES ({', '.join(row.values())})")
+        execute(
+            console.url, f"INSERT INTO odd ({', '.join(row)}) VALUES ({', '.join(row.values())})"
+        )
     shown = console.done("messages", "odd", "--json", "--payload").json["messages"]
     assert len(shown) == 3
     reading = [["errors", "odd"]] if "error" in types else []
@@ -136,7 +132,7 @@ def test_a_role_that_is_computed_is_read_and_its_change_refused_by_name(
         refusal = f"The server computes the column '{role}', which {verb} writes: "
         assert [refusal in one for one in plan["obstacles"]] == [True] * (answer.status == 4)
         assert answer.status in {0, 1} or refusal in answer.err, answer
-    assert run_value(console, "SELECT count(*) FROM odd WHERE twice = 2 AND note = 'kept'") == 3
+    assert value(console.url, "SELECT count(*) FROM odd WHERE twice = 2 AND note = 'kept'") == 3
     assert console("purge", "odd", "--permanently", "--yes", "odd").status in {0, 1}
 
 
@@ -155,8 +151,8 @@ def test_a_column_that_takes_no_null_refuses_the_plan(
 def test_an_id_that_the_server_numbers_stays_when_its_message_is_requeued(console: Console) -> None:
     """Of a table without claims: nothing but the error is written."""
     console("forget", "odd")
-    run(
-        console,
+    execute(
+        console.url,
         """DROP TABLE IF EXISTS odd;
         CREATE TABLE odd (id bigint GENERATED ALWAYS AS IDENTITY, payload text,
             status smallint, error text);
@@ -166,13 +162,7 @@ def test_an_id_that_the_server_numbers_stays_when_its_message_is_requeued(consol
     words = [word for role in roles for word in ("--map", f"{role}={role}")]
     console.done("adopt", "odd", "--design", "status", *words)
     assert console.done("requeue", "odd", "--yes", "odd", "--json").json["result"]["done"] == 1
-    assert run_value(console, "SELECT min(id) FROM odd WHERE status = 0 AND error IS NULL") == 1
-
-
-def run_value(console: Console, query: str) -> object:
-    with connect(console.url) as connection:
-        row = connection.execute(query.encode()).fetchone()
-    return row[0] if row else None
+    assert value(console.url, "SELECT min(id) FROM odd WHERE status = 0 AND error IS NULL") == 1
 
 
 @pytest.mark.parametrize("type_", ["int[]", "pair", "json", "xid", "smallint", "bytea", "word"])
@@ -180,8 +170,8 @@ def test_an_error_of_any_type_is_shown(console: Console, type_: str) -> None:
     types = {one: TYPE_OF[one] for one in DESIGNS["claim"]}
     assert adopt(console, "claim", {**types, "error": type_}).status == 0
     value = {"smallint": "1", "word": "why"}.get(type_) or ODD[type_][1]
-    run(
-        console,
+    execute(
+        console.url,
         f"""INSERT INTO odd (id, payload, claimed_at, done_at, error)
         VALUES (1, '{{}}', now(), now(), CAST('{value}' AS {type_}))""",
     )
@@ -201,8 +191,8 @@ def test_columns_added_to_an_installed_queue_come_back_with_its_messages(
     name = f"own_{shape}"
     console.install(design, name)
     table = f"{name}_meta" if shape == "split" else name
-    run(
-        console,
+    execute(
+        console.url,
         f"""ALTER TABLE {table} ADD twice integer GENERATED ALWAYS AS (2) STORED,
             ADD number bigint GENERATED ALWAYS AS IDENTITY, ADD gone date, ADD note text DEFAULT '';
         ALTER TABLE {table} DROP COLUMN gone""",

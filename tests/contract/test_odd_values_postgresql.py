@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.calls import Answer, Console
-from tests.servers import Server, connect, fresh_database
+from tests.servers import Server, connect, execute, fresh_database
 
 pytestmark = pytest.mark.slow
 
@@ -104,8 +104,7 @@ CASES = [
 def console(server: Server) -> Iterator[Console]:
     """With a queue of its own, which works whatever is next to it."""
     with fresh_database(server.url) as url:
-        with connect(url) as connection:
-            connection.execute(TYPES.encode())
+        execute(url, TYPES)
         console = Console(url)
         console.done("install", "fifo", "well")
         console.done("push", "well", "x")

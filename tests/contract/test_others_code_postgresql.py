@@ -24,7 +24,7 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.message_actions import run, source_of
 from tests.contract.variants import default
-from tests.servers import connect, login, value
+from tests.servers import connect, execute, login, value
 
 TABLE = """
 CREATE TABLE jobs (
@@ -77,8 +77,7 @@ def theirs(new_database: Database) -> Iterator[Theirs]:
         with connect(url) as connection:
             connection.execute(f"CREATE SCHEMA app AUTHORIZATION {owner}".encode())
             connection.execute(f"ALTER ROLE {owner} SET search_path = app".encode())
-        with connect(owners) as connection:
-            connection.execute((KNOWN + TABLE).encode())
+        execute(owners, KNOWN + TABLE)
         yield Theirs(url, owner, new_database)
 
 
@@ -101,8 +100,7 @@ ACTIONS: dict[str, Callable[[Client], MessageAction]] = {
 
 
 def logged(url: str) -> list[tuple[str, str, str]]:
-    with connect(url) as connection:
-        return connection.execute("SELECT moment, by, path FROM app.log").fetchall()
+    return execute(url, "SELECT moment, by, path FROM app.log")
 
 
 @pytest.mark.parametrize("verb", ACTIONS)
@@ -138,12 +136,12 @@ def test_no_trigger_gets_back_the_rights_of_a_superuser(
     theirs: Theirs, moment: str, how: str
 ) -> None:
     client = adopted(theirs, "claim")
-    with connect(theirs.url) as connection:
-        connection.execute(
-            f"CREATE OR REPLACE FUNCTION app.write_log() RETURNS trigger LANGUAGE plpgsql AS $$"
-            f" BEGIN IF TG_NAME = '{moment}' THEN {how}; ALTER ROLE {theirs.owner} SUPERUSER;"
-            f" END IF; RETURN NEW; END $$".encode()
-        )
+    execute(
+        theirs.url,
+        f"CREATE OR REPLACE FUNCTION app.write_log() RETURNS trigger LANGUAGE plpgsql AS $$"
+        f" BEGIN IF TG_NAME = '{moment}' THEN {how}; ALTER ROLE {theirs.owner} SUPERUSER;"
+        f" END IF; RETURN NEW; END $$",
+    )
     with pytest.raises(ConsoleError, match="security-definer"):
         run(client, Requeue(source_of(client)))
     assert not value(theirs.url, f"SELECT rolsuper FROM pg_roles WHERE rolname = '{theirs.owner}'")
@@ -166,8 +164,7 @@ def test_a_login_that_may_not_be_the_owner_acts_as_itself(
         closing(open_database(url)) as database,
     ):
         name = value(theirs.url, "SELECT quote_ident(current_database())")
-        with connect(theirs.url) as connection:
-            connection.execute(f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC".encode())
+        execute(theirs.url, f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC")
         mine = Client(database, client.queue)
         source = source_of(mine)
         run(mine, RequeueTo(source, to=to) if verb == "requeue to" else Requeue(source))
@@ -178,11 +175,11 @@ def test_a_login_that_may_not_be_the_owner_acts_as_itself(
 
 def test_a_failing_deferred_trigger_undoes_the_batch(theirs: Theirs) -> None:
     client = adopted(theirs, "claim")
-    with connect(theirs.url) as connection:
-        connection.execute(
-            "CREATE OR REPLACE FUNCTION app.write_log() RETURNS trigger LANGUAGE plpgsql AS $$"
-            " BEGIN IF TG_NAME = 'DEFERRED' THEN RAISE 'not this one'; END IF; RETURN NEW; END $$"
-        )
+    execute(
+        theirs.url,
+        "CREATE OR REPLACE FUNCTION app.write_log() RETURNS trigger LANGUAGE plpgsql AS $$"
+        " BEGIN IF TG_NAME = 'DEFERRED' THEN RAISE 'not this one'; END IF; RETURN NEW; END $$",
+    )
     with pytest.raises(Exception, match="not this one"):
         run(client, Requeue(source_of(client)))
     with connect(theirs.url) as connection:
@@ -194,11 +191,11 @@ def test_the_search_path_of_an_adoption_is_recorded_and_can_be_given(theirs: The
     of, where = DESIGNS["claim"], ("app", "jobs")
     assert adopt(theirs.database, *where, of, ROLES).options["search_path"] == "app"
     forget(theirs.database, look_up(theirs.database, "jobs"))
-    with connect(theirs.url) as connection:
-        connection.execute(
-            f"""CREATE SCHEMA more AUTHORIZATION {theirs.owner}; SET ROLE {theirs.owner};
-            CREATE TABLE more.log (LIKE app.log)""".encode()
-        )
+    execute(
+        theirs.url,
+        f"""CREATE SCHEMA more AUTHORIZATION {theirs.owner}; SET ROLE {theirs.owner};
+            CREATE TABLE more.log (LIKE app.log)""",
+    )
     queue = adopt(theirs.database, *where, of, ROLES, "more, app")
     assert queue.options["search_path"] == "more, app"
     client = Client(theirs.database, queue)

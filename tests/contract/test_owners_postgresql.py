@@ -21,7 +21,7 @@ from console.features.presets.adopt import adopt
 from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.variants import ALL, default, on
-from tests.servers import connect, fresh_database, login, value
+from tests.servers import connect, execute, fresh_database, login, value
 
 PRODUCT = PRODUCTS["postgresql"]
 SECRETS = """
@@ -97,8 +97,7 @@ def test_nothing_is_granted_on_what_a_row_names_of_somebody_else(site: Site) -> 
     script = printed(site.owner)
     assert "-- public.secrets (not yours): secrets_archive belongs to dbq_test_" in script
     assert '\nGRANT SELECT ON "public"."mail"' in script.replace("    GRANT", "GRANT")
-    with connect(site.url) as connection:
-        connection.execute(script.encode())
+    execute(site.url, script)
     with pytest.raises(RefusedError, match="belong to several logins"):
         upgrade(site.owner, look_up(site.owner, "secrets"))
     assert (readable(site, "secrets"), readable(site, "mail")) == (False, True)
@@ -168,11 +167,11 @@ def _entries(database: Database) -> list[audit.Entry]:
 
 
 def test_an_upgrade_adds_the_checks_to_an_older_catalog(site: Site) -> None:
-    with connect(site.url) as connection:
-        connection.execute(
-            "DROP FUNCTION dbq.check_action, dbq.check_queue CASCADE;"
-            "GRANT INSERT, UPDATE ON dbq.action TO dbq_operator, dbq_admin"
-        )
+    execute(
+        site.url,
+        "DROP FUNCTION dbq.check_action, dbq.check_queue CASCADE;"
+        "GRANT INSERT, UPDATE ON dbq.action TO dbq_operator, dbq_admin",
+    )
     mail = look_up(site.owner, "mail")
     assert [difference.name for difference in differences(site.owner, mail)] == ["dbq.check_action"]
     upgrade(site.owner, mail)

@@ -35,7 +35,7 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant, default
-from tests.servers import connect, login, value, wait_until
+from tests.servers import connect, execute, login, value, wait_until
 from tests.tools.repairs import carry_out
 from tests.tools.warm import Forked
 
@@ -49,11 +49,11 @@ def install_queue(database: Database, design: str, *, name: str = "q", **options
 
 def functions_of(client: Client) -> list[tuple[str, str, str, str]]:
     """All functions of the schema: their text, owners and rights."""
-    with connect(client.url) as connection:
-        return connection.execute(
-            "SELECT oid::regprocedure::text, pg_get_functiondef(oid), proowner::regrole::text,"
-            " proacl::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1"
-        ).fetchall()
+    return execute(
+        client.url,
+        "SELECT oid::regprocedure::text, pg_get_functiondef(oid), proowner::regrole::text,"
+        " proacl::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1",
+    )
 
 
 def pause_queue(client: Client, seconds: float | None = None, *, push: bool = False) -> None:
@@ -324,8 +324,7 @@ def test_an_overdue_pause_is_a_finding_and_not_a_stopped_consumer(orders: Client
         assert {"consumer_stopped", OVERDUE.name}.isdisjoint(
             f.code.name for f in diagnosis.findings
         )
-    with connect(orders.url) as connection:
-        connection.execute("UPDATE dbq.pause SET until = paused_at - interval '1 second'")
+    execute(orders.url, "UPDATE dbq.pause SET until = paused_at - interval '1 second'")
     (finding,) = [f for f in examined(orders).findings if f.code is OVERDUE]
     assert "3 ready" in finding.summary
     assert finding.cause == "bad release"
@@ -377,8 +376,7 @@ def test_what_another_login_wrote_into_the_record_is_not_run(new_database: Datab
     before = functions_of(client)
     client.push(client.payload(0))
     pause_queue(client)
-    with connect(client.url) as connection:
-        (recorded,) = connection.execute("SELECT functions FROM dbq.pause").fetchone() or ()
+    ((recorded,),) = execute(client.url, "SELECT functions FROM dbq.pause")
     grants = ("GRANT USAGE ON SCHEMA dbq TO {}", "GRANT ALL ON dbq.pause TO {}")
     with login(client.url, *grants) as theirs, connect(theirs) as attacker:
         me = f'"{make_url(theirs).username}"'
@@ -409,13 +407,13 @@ def test_resume_restores_a_locally_modified_function_with_all_its_settings(
 ) -> None:
     """Another language, security definer, strict, a cost: what the original had."""
     client = install_queue(new_database, "fifo")
-    with connect(client.url) as connection:
-        connection.execute(
-            "DROP FUNCTION public.q_pop(); CREATE FUNCTION public.q_pop() RETURNS TABLE"
-            " (id bigint, payload text, pushed_at timestamptz, attempts integer) LANGUAGE sql"
-            " SECURITY DEFINER STRICT COST 7 ROWS 1 SET work_mem = '5MB' SET search_path = ''"
-            " AS 'SELECT 1, ''$function$''::text, now(), 1 WHERE false'"
-        )
+    execute(
+        client.url,
+        "DROP FUNCTION public.q_pop(); CREATE FUNCTION public.q_pop() RETURNS TABLE"
+        " (id bigint, payload text, pushed_at timestamptz, attempts integer) LANGUAGE sql"
+        " SECURITY DEFINER STRICT COST 7 ROWS 1 SET work_mem = '5MB' SET search_path = ''"
+        " AS 'SELECT 1, ''$function$''::text, now(), 1 WHERE false'",
+    )
     before = functions_of(client)
     pause_queue(client)
     assert functions_of(client) != before

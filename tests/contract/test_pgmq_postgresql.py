@@ -19,6 +19,7 @@ from tests.servers import (
     EXTERNAL_URL,
     READ_CATALOG,
     Server,
+    execute,
     fresh_database,
     login,
     value,
@@ -33,7 +34,7 @@ def console(database_url: str) -> Console:
 
 @pytest.mark.long
 def test_queues_are_discovered_and_counted(console: Console) -> None:
-    pgmq.run(
+    execute(
         console.url,
         """
         SELECT pgmq.create('orders'); SELECT pgmq.create_unlogged('other');
@@ -41,7 +42,7 @@ def test_queues_are_discovered_and_counted(console: Console) -> None:
         SELECT pgmq.send('orders', '{"n": 4}', 3600);
         """,
     )
-    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
+    execute(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
     empty, first, second = console.done("discover", "--json").json["found"]
     assert [one["queues"] for one in (empty, first, second)] == [["jobs"], ["orders"], ["other"]]
     assert first["version"] is None  # it was not installed as an extension
@@ -67,7 +68,7 @@ def test_discover_shows_the_version_of_the_extension(server: Server) -> None:
         with TemporaryDirectory() as folder:
             Path(folder).chmod(0o755)
             pgmq.install_extension(url, Path(folder))
-        pgmq.run(url, "SELECT pgmq.create('orders')")
+        execute(url, "SELECT pgmq.create('orders')")
         found = Console(url).done("discover", "--json").json["found"]
         assert [(one["preset"], one["version"]) for one in found] == [("pgmq", pgmq.VERSION)]
         shown = Console(url).done("discover").text
@@ -75,16 +76,16 @@ def test_discover_shows_the_version_of_the_extension(server: Server) -> None:
 
 
 def test_messages_being_read_have_waiting_times(console: Console) -> None:
-    pgmq.run(
+    execute(
         console.url,
         """
         SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}') FROM generate_series(1, 21);
         """,
     )
-    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
-    pgmq.run(console.url, "UPDATE pgmq.q_orders SET vt = now() WHERE read_ct > 0")
-    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 21)")
-    pgmq.run(
+    execute(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
+    execute(console.url, "UPDATE pgmq.q_orders SET vt = now() WHERE read_ct > 0")
+    execute(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 21)")
+    execute(
         console.url,
         "UPDATE pgmq.q_orders SET enqueued_at = last_read_at - (msg_id - 1) * interval '1 s'",
     )
@@ -98,9 +99,9 @@ def test_messages_being_read_have_waiting_times(console: Console) -> None:
 
 
 def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Console) -> None:
-    pgmq.run(console.url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}')")
-    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")
-    pgmq.run(console.url, "UPDATE pgmq.q_orders SET last_read_at = now() - interval '1 h'")
+    execute(console.url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}')")
+    execute(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")
+    execute(console.url, "UPDATE pgmq.q_orders SET last_read_at = now() - interval '1 h'")
     console.done("adopt", "orders", "--preset", "pgmq")
     claimed = counts(0, 0, 1, 0, None, 0)
     assert figures(console, "orders") == claimed
@@ -111,7 +112,7 @@ def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Consol
     # As in its versions before 1.8, which do not store when a message was read: an unknown age is
     # not counted as zero.
     for table in ("q_orders", "a_orders"):
-        pgmq.run(console.url, f"ALTER TABLE pgmq.{table} DROP COLUMN last_read_at")
+        execute(console.url, f"ALTER TABLE pgmq.{table} DROP COLUMN last_read_at")
     console.done("forget", "orders")
     console.done("adopt", "orders", "--preset", "pgmq")
     assert figures(console, "orders")["stuck"] == 0
@@ -123,7 +124,7 @@ def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Consol
 def test_a_partitioned_queue_is_counted_estimated_and_maintained_by_its_partitions(
     console: Console,
 ) -> None:
-    pgmq.run(console.url, pgmq.PARTITIONED)
+    execute(console.url, pgmq.PARTITIONED)
     console.done("adopt", "parts", "--preset", "pgmq")
     database = open_database(console.url)
     try:
@@ -132,14 +133,14 @@ def test_a_partitioned_queue_is_counted_estimated_and_maintained_by_its_partitio
         window = RateWindow(queue.design.flow)
 
         def sample_at(at: float) -> Any:
-            pgmq.run(console.url, "SELECT pg_stat_force_next_flush()")
+            execute(console.url, "SELECT pg_stat_force_next_flush()")
             (sample,) = take_sample(database, only=[queue]).queues
             assert sample.row is not None
             return sample, window.add(at, sample.row, counts_rows=True)
 
         sample_at(0.0)
         # Ids of 10,000 and more are in the second partition.
-        pgmq.run(
+        execute(
             console.url,
             """
             SELECT pgmq.send_batch('parts', array_agg('{}'::jsonb)) FROM generate_series(1, 19000);
@@ -183,10 +184,10 @@ def done_figure(console: Console) -> tuple[Any, bool, bool]:
 
 
 def test_archived_messages_are_done(console: Console) -> None:
-    pgmq.run(console.url, "SELECT pgmq.create('orders')")
+    execute(console.url, "SELECT pgmq.create('orders')")
     console.done("adopt", "orders", "--preset", "pgmq")
     assert done_figure(console) == (0, False, False)
-    pgmq.run(console.url, ARCHIVED)
+    execute(console.url, ARCHIVED)
     assert done_figure(console) == (2, True, False)
     assert "≈2" in console.done("status", "orders").text
     done = listed(console, "orders", "--state", "done")
@@ -199,9 +200,9 @@ def test_archived_messages_are_done(console: Console) -> None:
     assert planned(console, "release", "orders", "--force")["count"] == 0
     # No false zero if rows exist and the counters were reset, as after a crash.
     reset = "SELECT pg_stat_reset_single_table_counters('pgmq.a_orders'::regclass)"
-    pgmq.run(console.url, reset)
+    execute(console.url, reset)
     assert done_figure(console) == (None, False, True)
-    pgmq.run(console.url, "ANALYZE pgmq.a_orders")
+    execute(console.url, "ANALYZE pgmq.a_orders")
     assert done_figure(console) == (2, True, False)
     check_unreadable_archive(console)
 
@@ -218,12 +219,12 @@ def check_unreadable_archive(console: Console) -> None:
         answer = reader("messages", "orders", "--state", "done")
         assert answer.status == 4
         assert "may not read the table" in answer.err
-    pgmq.run(console.url, "DROP TABLE pgmq.a_orders")
+    execute(console.url, "DROP TABLE pgmq.a_orders")
     assert done_figure(console) == (None, False, True)
 
 
 def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) -> None:
-    pgmq.run(
+    execute(
         console.url,
         """
         SELECT pgmq.create('orders');
@@ -243,11 +244,11 @@ def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) 
 
 def test_rows_of_two_partitions_with_the_same_ctid_are_distinguished(console: Console) -> None:
     """And rows in the default partition are a finding."""
-    pgmq.run(console.url, pgmq.PARTITIONED)
+    execute(console.url, pgmq.PARTITIONED)
     insert = "INSERT INTO pgmq.q_parts (msg_id, vt, message) VALUES ({}, now(), '{{}}')"
     for number in (1, 10001):
-        pgmq.run(console.url, insert.format(number))
-    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('parts', 7200, 2)")
+        execute(console.url, insert.format(number))
+    execute(console.url, "SELECT count(*) FROM pgmq.read('parts', 7200, 2)")
     assert value(console.url, "SELECT count(DISTINCT ctid) FROM pgmq.q_parts") == 1
     console.done("adopt", "parts", "--preset", "pgmq")
     words = ("--force", "--filter", "id=10001", "--yes", "--json")
@@ -257,6 +258,6 @@ def test_rows_of_two_partitions_with_the_same_ctid_are_distinguished(console: Co
     assert value(console.url, hidden) == "1"
 
     assert "default_partition" not in findings(console, "parts")
-    pgmq.run(console.url, insert.format(70000))
+    execute(console.url, insert.format(70000))
     evidence = findings(console, "parts")["default_partition"]["evidence"]
     assert evidence == {"partition": "q_parts_default", "rows": 1}

@@ -16,7 +16,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.plans import Call, Session, Statement, recorded
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
-from tests.servers import Server, connect
+from tests.servers import Server, connect, execute
 from tests.tools.filling import fill
 
 ROUNDS = 7
@@ -72,11 +72,11 @@ def with_room(variant: Variant, depth: int) -> Variant:
 
 
 def tables_of(client: Client) -> list[str]:
-    with connect(client.url) as connection:
-        rows = connection.execute(
-            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s",
-            [client.queue.name + "%"],
-        ).fetchall()
+    rows = execute(
+        client.url,
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s",
+        [client.queue.name + "%"],
+    )
     return [name for (name,) in rows]
 
 

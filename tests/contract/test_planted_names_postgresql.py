@@ -22,7 +22,7 @@ from tests.contract.test_every_statement import (
     variants_to_use,
 )
 from tests.contract.variants import Variant, default
-from tests.servers import connect
+from tests.servers import connect, execute
 from tests.tui import tour
 
 pytestmark = pytest.mark.slow
@@ -40,8 +40,10 @@ def planted(module_server: EmbeddedServer, report: Path) -> Iterator[Database]:
 
 
 def test_a_planted_name_runs_where_the_path_has_its_schema(planted: Database, report: Path) -> None:
-    with connect(planted.url.render_as_string(hide_password=False)) as connection:
-        connection.execute("SELECT concat_ws(' ', now(), now(), now(), true)")
+    execute(
+        planted.url.render_as_string(hide_password=False),
+        "SELECT concat_ws(' ', now(), now(), now(), true)",
+    )
     assert report.read_text().startswith("concat_ws(text, timestamp")
     report.write_text("")
 

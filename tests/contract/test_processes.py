@@ -17,7 +17,7 @@ from tests.contract.conftest import Use
 from tests.contract.messages import intact, sender
 from tests.contract.variants import BEHAVIOURS, CORE, Variant, long_except
 from tests.contract.workers import Consume, Outcome, Produce, WorkerPool
-from tests.servers import connect, wait_until
+from tests.servers import execute, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -141,8 +141,7 @@ WAITING = [v for v in BEHAVIOURS if v.waits]
 
 def a_session_waits(client: Client) -> bool:
     query = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
-    with connect(client.url) as connection:
-        return bool(connection.execute(query, [client.database.url.database]).fetchall())
+    return bool(execute(client.url, query, [client.database.url.database]))
 
 
 def pop_after_waiting(client: Client, batch: int, *, commits: bool) -> list[PoppedMessage]:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from console.engines import open_database
 from tests.cli.calls import Console
-from tests.servers import Server, connect
+from tests.servers import Server, connect, execute
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +26,7 @@ def console(server: Server) -> Iterator[Console]:
         words = "CREATE DATABASE {} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'"
         connection.execute(SQL(words).format(Identifier(name)))
     yield Console(server.url.rpartition("/")[0] + f"/{name}")
-    with connect(server.url) as connection:
-        connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+    execute(server.url, SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
 @pytest.mark.parametrize("design", ["fifo", "claim", "pending", "split"])
@@ -130,15 +129,15 @@ def test_what_is_moved_has_the_same_bytes(console: Console) -> None:
 def test_what_an_owner_runs_may_have_any_letters(console: Console) -> None:
     """The statements that move messages of an adopted table run as its owner, in a function."""
     owner = f"häuser_{uuid4().hex[:8]}"
-    with connect(console.url) as connection:
-        connection.execute(
-            f"""CREATE ROLE "{owner}"; CREATE SCHEMA "straße" AUTHORIZATION "{owner}";
+    execute(
+        console.url,
+        f"""CREATE ROLE "{owner}"; CREATE SCHEMA "straße" AUTHORIZATION "{owner}";
             CREATE TABLE "straße"."tür" ("größe" text, "text é" text, geholt timestamptz,
                 "fehlér" text, fertig timestamptz);
             ALTER TABLE "straße"."tür" OWNER TO "{owner}";
             INSERT INTO "straße"."tür" VALUES ('ä', 'é', now(), 'nö', now()),
-                ('b', E'\\xff', now(), E'\\xfe', now())""".encode()
-        )
+                ('b', E'\\xff', now(), E'\\xfe', now())""",
+    )
     roles = {"id": "größe", "payload": "text é", "claimed_at": "geholt", "error": "fehlér"}
     words = [word for role, column in roles.items() for word in ("--map", f"{role}={column}")]
     place = ("tür", "--schema", "straße")
@@ -151,8 +150,7 @@ def test_what_an_owner_runs_may_have_any_letters(console: Console) -> None:
         assert sorted(raw(console, row)) == ["é".encode(), b"\xff"]
     finally:
         console("forget", *place)
-        with connect(console.url) as connection:
-            connection.execute(f'DROP SCHEMA "straße" CASCADE; DROP ROLE "{owner}"'.encode())
+        execute(console.url, f'DROP SCHEMA "straße" CASCADE; DROP ROLE "{owner}"')
 
 
 def test_a_key_of_any_letters_filters(console: Console) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Engine
 
 from tests.cli.calls import Console
 from tests.contract.test_odd_values_postgresql import FAR
-from tests.servers import Server, connect, fresh_database
+from tests.servers import Server, connect, execute, fresh_database
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +38,6 @@ def console(server: Server) -> Iterator[Console]:
         yield Console(url)
 
 
-def run(console: Console, statement: str) -> None:
-    with connect(console.url) as connection:
-        connection.execute(statement.encode())
-
-
 def far_times(console: Console, name: str) -> dict[str, dict[str, Any]]:
     """The findings by the role of their time."""
     answer = console("doctor", name, "--idle-for", "0s", "--json")
@@ -57,8 +52,7 @@ def time_columns(console: Console, name: str) -> dict[str, list[tuple[str, str]]
     query = """SELECT table_name, column_name FROM information_schema.columns
         WHERE starts_with(table_name, %s) AND table_name !~ '_(archive|data)$'
         AND data_type = 'timestamp with time zone'"""
-    with connect(console.url) as connection:
-        rows = connection.execute(query.encode(), [name]).fetchall()
+    rows = execute(console.url, query, [name])
     return {role: [one for one in rows if one[1] in names] for role, names in COLUMNS.items()}
 
 
@@ -76,7 +70,9 @@ def test_each_time_out_of_range_is_found(console: Console, design: str, far: str
     assert far_times(console, name) == {}
     for role in DESIGNS[design]:
         for table, column in time_columns(console, name)[role]:
-            run(console, f"UPDATE {table} SET {column} = '{far}' WHERE {column} IS NOT NULL")
+            execute(
+                console.url, f"UPDATE {table} SET {column} = '{far}' WHERE {column} IS NOT NULL"
+            )
     found = far_times(console, name)
     assert set(found) == set(DESIGNS[design])
     for role, one in found.items():
@@ -103,7 +99,7 @@ def test_the_command_for_claims_releases_them(console: Console, design: str, far
     console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
     console.popped(name, "--count", "2")
     for table, column in time_columns(console, name)["claimed_at"]:
-        run(console, f"UPDATE {table} SET {column} = '{far}' WHERE {column} IS NOT NULL")
+        execute(console.url, f"UPDATE {table} SET {column} = '{far}' WHERE {column} IS NOT NULL")
     found = far_times(console, name)["claimed_at"]
     _, _, command = found["judgement"].partition(", or: dbq-console ")
     result = console.done(*shlex.split(command), "--yes", name, "--json").json["result"]
@@ -147,8 +143,8 @@ INDEXES: Mapping[str, int] = {
 @pytest.mark.parametrize("analyzed", [True, False])
 def test_of_a_deep_table_little_is_read(console: Console, index: str, analyzed: bool) -> None:
     console("forget", "deep")
-    run(
-        console,
+    execute(
+        console.url,
         f"""DROP TABLE IF EXISTS deep;
         CREATE TABLE deep (id bigint, pushed_at timestamp, due_at timestamptz, payload text);
         ALTER TABLE deep SET (autovacuum_enabled = off);
@@ -168,8 +164,8 @@ def test_of_a_deep_table_little_is_read(console: Console, index: str, analyzed: 
 
 def test_of_a_deep_queue_each_state_is_read_by_its_index(console: Console) -> None:
     console.done("install", "claim", "far_deep")
-    run(
-        console,
+    execute(
+        console.url,
         f"""INSERT INTO far_deep (payload) SELECT 'x' FROM generate_series(1, {MANY});
         INSERT INTO far_deep (payload, created_at) VALUES ('x', 'infinity');
         INSERT INTO far_deep (payload, processing_started_at) VALUES ('x', '-infinity');

@@ -23,7 +23,7 @@ from tests.contract.client import Client, sampled
 from tests.contract.conftest import Use
 from tests.contract.traffic import Traffic
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
-from tests.servers import TIMEOUTS, connect, wait_until
+from tests.servers import TIMEOUTS, connect, execute, wait_until
 from tests.tools.filling import STATES, fill
 
 pytestmark = pytest.mark.thinned(3)
@@ -112,8 +112,7 @@ def test_several_deep_states_are_estimated_separately(
     client = use_postgresql(with_room(variant))
     expected = fill_states(client, done=40_000, errors=13_000, scheduled=20_000, ready=25_000)
     if analyzed:
-        with connect(client.url) as connection:
-            connection.execute("VACUUM ANALYZE")
+        execute(client.url, "VACUUM ANALYZE")
     observed = client.snapshot()
     deep = {state for state, count in expected.items() if count}
     assert set(observed.estimated) == deep
@@ -282,8 +281,7 @@ def test_rates_are_unknown_after_a_reset_of_the_counters(
 def test_a_deep_queue_is_estimated_correctly_without_its_counters(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo"))
     fill_states(client, ready=50_000)
-    with connect(client.url) as connection:
-        connection.execute("SELECT pg_stat_reset()")
+    execute(client.url, "SELECT pg_stat_reset()")
     check_near(client.snapshot().ready, 50_000)
 
 

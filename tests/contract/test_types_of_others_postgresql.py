@@ -17,7 +17,7 @@ from console.monitor.messages import read_page
 from console.monitor.sample import take_sample
 from tests.contract.client import Client
 from tests.contract.message_actions import run, source_of
-from tests.servers import connect
+from tests.servers import connect, execute
 
 TYPES = """
 CREATE SCHEMA ext;
@@ -118,14 +118,20 @@ def test_every_message_is_found_once_and_every_verb_works(client: Client) -> Non
 
 
 def test_a_key_whose_type_has_no_order_is_refused_in_words(types: Database) -> None:
-    with connect(types.url.render_as_string(hide_password=False)) as connection:
-        connection.execute("CREATE TABLE public.places (id point, why text, body text)")
+    execute(
+        types.url.render_as_string(hide_password=False),
+        "CREATE TABLE public.places (id point, why text, body text)",
+    )
     with pytest.raises(UsageError, match="point"):
         adopt(types, "public", "places", DESIGNS["fifo"], {"id": "id", "payload": "body"})
-    with connect(types.url.render_as_string(hide_password=False)) as connection:
-        connection.execute("ALTER TABLE public.places ALTER id TYPE text")
+    execute(
+        types.url.render_as_string(hide_password=False),
+        "ALTER TABLE public.places ALTER id TYPE text",
+    )
     queue = adopt(types, "public", "places", DESIGNS["fifo"], {"id": "id", "payload": "body"})
-    with connect(types.url.render_as_string(hide_password=False)) as connection:
-        connection.execute("ALTER TABLE public.places ALTER id TYPE point USING NULL")
+    execute(
+        types.url.render_as_string(hide_password=False),
+        "ALTER TABLE public.places ALTER id TYPE point USING NULL",
+    )
     with pytest.raises(RefusedError, match="point"):
         read_page(types, queue)

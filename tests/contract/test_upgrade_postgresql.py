@@ -24,7 +24,7 @@ from tests.contract.installs import installed
 from tests.contract.message_actions import archived, entries
 from tests.contract.traffic import Traffic
 from tests.contract.variants import DEFAULTS, Variant, default, on
-from tests.servers import connect, login
+from tests.servers import connect, execute, login
 
 pytestmark = pytest.mark.slow
 
@@ -362,8 +362,7 @@ WHERE c.relnamespace = 'dbq'::regnamespace AND NOT t.tgisinternal
 
 
 def catalog_of(url: str) -> set[str]:
-    with connect(url) as connection:
-        return {text for (text,) in connection.execute(CATALOG).fetchall()}
+    return {text for (text,) in execute(url, CATALOG)}
 
 
 @contextmanager
@@ -404,8 +403,7 @@ def test_a_catalog_that_lacks_a_part_gets_it_from_an_upgrade(
     new_database.close()  # or it could not be copied
     for part in parts[:: 1 if long else 6]:
         with a_copy(new_database) as copy:
-            with connect(copy) as connection:
-                connection.execute(part.encode())
+            execute(copy, part)
             before = catalog_of(copy)
             with closing(open_database(copy)) as database:
                 said = upgrade_and_say(Client(database, client.queue), part)

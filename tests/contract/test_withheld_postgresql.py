@@ -16,7 +16,7 @@ from tests.contract.client import Client, sampled
 from tests.contract.conftest import Use
 from tests.contract.traffic import at_work
 from tests.contract.variants import default
-from tests.servers import READ_CATALOG, connect, login, wait_until
+from tests.servers import READ_CATALOG, connect, execute, login, wait_until
 
 TIMEOUTS = Timeouts(connect_seconds=20, statement_seconds=20.0, lock_seconds=0.5)
 """Four times those of a sampler: statements time out here on purpose, not on a busy machine."""
@@ -131,8 +131,7 @@ CREATE VIEW "{0}" AS
 
 def slow_queue(client: Client, suffix: str = "") -> Queue:
     name = f"sick {client.queue.name} {suffix}"
-    with connect(client.url) as connection:
-        connection.execute(SLOW_VIEW.format(name, 20.0).encode())
+    execute(client.url, SLOW_VIEW.format(name, 20.0))
     roles = {"id": "id", "pushed_at": "at", "status": "status", "payload": "body"}
     return Queue("public", name, DESIGNS["status"], {}, roles, Kind.ADOPTED)
 

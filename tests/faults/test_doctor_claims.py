@@ -24,7 +24,7 @@ from tests.faults.harness.queue import (
     TWO_STEP,
     Use,
 )
-from tests.servers import connect, wait_until
+from tests.servers import connect, execute, wait_until
 from tests.tools.repairs import carry_out
 
 pytestmark = [pytest.mark.thinned(3), pytest.mark.usefixtures("short_chunks")]
@@ -169,8 +169,7 @@ def test_an_invalid_status_is_found(use: Use, variant: Variant) -> None:
     # The SQL of the judgement returns that row.
     words, _, statement = found.judgement_text.partition("\n")
     assert words.startswith("needs your judgement: ")
-    with connect(client.url) as connection:
-        assert connection.execute(statement.encode()).fetchall() == [(30, 7)]
+    assert execute(client.url, statement) == [(30, 7)]
 
 
 @pytest.mark.parametrize("variant", [STATUS, SPLIT, RING], ids=str)

@@ -28,7 +28,7 @@ from tests.faults.harness.doctor import numbers
 from tests.faults.harness.model import Live, Store
 from tests.faults.harness.modelled import lost_numbers
 from tests.faults.harness.ring import Make, Ring
-from tests.servers import connect, fresh_database
+from tests.servers import connect, execute, fresh_database
 
 
 @pytest.fixture
@@ -193,8 +193,7 @@ def dump(ring: Ring, *options: str) -> str:
 def restored(ring: Ring, text: str) -> Iterator[Ring]:
     """The same ring in another database."""
     with fresh_database(ring.url) as url:
-        with connect(url) as connection:
-            connection.execute(text.encode())
+        execute(url, text)
         copy = Ring(url, open_database(url), ring.queue)
         yield copy
         copy.close()

@@ -33,7 +33,7 @@ from tests.faults.harness.queue import (
     FaultyQueue,
     Use,
 )
-from tests.servers import READ_CATALOG, connect, login, wait_until
+from tests.servers import READ_CATALOG, connect, execute, login, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.thinned(3)]
 
@@ -74,12 +74,12 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def index_of_pop(client: FaultyQueue) -> str:
     expected = indexes.pop_index(client.database.product, client.queue)
     assert expected is not None
-    with connect(client.url) as connection:
-        rows = connection.execute(
-            "SELECT c.relname, pg_get_indexdef(c.oid) FROM pg_index AS i "
-            "JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = %s::regclass",
-            [f'"{expected.table}"'],
-        ).fetchall()
+    rows = execute(
+        client.url,
+        "SELECT c.relname, pg_get_indexdef(c.oid) FROM pg_index AS i "
+        "JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = %s::regclass",
+        [f'"{expected.table}"'],
+    )
     condition = expected.condition.replace(" ", "").lower()
     (name,) = [
         name
@@ -250,12 +250,11 @@ def test_what_several_findings_want_is_made_once(use: Use) -> None:
     ]
     plan.run(Control(), lambda _: None)
     assert not {"code_older", "index_missing"} & set(client.codes())
-    with connect(client.url) as connection:
-        count = connection.execute(
-            "SELECT count(*) FROM pg_indexes WHERE tablename = %s AND indexdef LIKE %s",
-            [client.queue.table, "%(created_at%WHERE%processing_started_at IS NULL%"],
-        ).fetchone()
-    assert count == (1,)
+    assert execute(
+        client.url,
+        "SELECT count(*) FROM pg_indexes WHERE tablename = %s AND indexdef LIKE %s",
+        [client.queue.table, "%(created_at%WHERE%processing_started_at IS NULL%"],
+    ) == [(1,)]
 
 
 def test_findings_with_the_same_repair_have_it_once(use: Use) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy import make_url
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 from console.features.demo.embedded import EmbeddedServer, cluster, guard
 from console.features.demo.embedded import server as server_module
-from tests.servers import connect, value, wait_until
+from tests.servers import connect, execute, value, wait_until
 from tests.servers.postgresql import CopiedServer
 
 REPOSITORY = Path(__file__).parents[2]
@@ -173,8 +173,7 @@ def test_databases_can_have_any_name_but_only_once(own_server: EmbeddedServer) -
 
 def test_committed_data_survives_kill_and_restart(own_server: EmbeddedServer) -> None:
     url = own_server.create_database("killed")
-    with connect(url) as connection:
-        connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS id")
+    execute(url, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS id")
     processes = processes_of(own_server.pid)
     own_server.kill()
     assert not any(map(is_alive, processes))

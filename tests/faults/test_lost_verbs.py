@@ -24,7 +24,7 @@ from tests.faults.harness.connections import (
     make_queues,
     rows_of,
 )
-from tests.servers import connect, ensure_running, fresh_database, login
+from tests.servers import ensure_running, fresh_database, login, value
 from tests.servers.proxy import Fate, Proxy
 
 HASTY = {
@@ -182,9 +182,7 @@ def cut_off(verb: str, url: str, pieces: int, fate: Fate, *, heals: bool) -> boo
 
 
 def has_lines(url: str) -> bool:
-    with connect(url) as connection:
-        row = connection.execute("SELECT to_regclass('lines') IS NOT NULL").fetchone()
-    return row == (True,)
+    return value(url, "SELECT to_regclass('lines') IS NOT NULL") is True
 
 
 @pytest.mark.long

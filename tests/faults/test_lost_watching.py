@@ -18,7 +18,7 @@ from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import Console
 from tests.faults.harness.connections import LOSSES, proxied, unencrypted_url
 from tests.faults.test_sampler import install_queues, push
-from tests.servers import Server, connect, fresh_database, wait_until
+from tests.servers import Server, connect, execute, fresh_database, wait_until
 from tests.servers.proxy import Proxy
 from tests.tui.opened import Opened
 from tests.tui.test_faults import MAIL, current_queues, cursor, queues_on, wait_for_text, watching
@@ -195,8 +195,7 @@ def test_a_recorder_continues_after_a_loss(url: str, tmp_path: Path, loss: str) 
 def test_after_a_failover_the_figures_are_those_of_the_new_server(url: str, server: Server) -> None:
     """The address belongs to another server, then to the first one again."""
     with fresh_database(server.url) as other:
-        with connect(other) as connection:
-            connection.execute("CREATE TABLE x ()")
+        execute(other, "CREATE TABLE x ()")
         push(url, 5)
         with proxied(url, HASTY) as (proxy, database):
             sampler = Sampler(database, timeouts=HASTY)

@@ -27,6 +27,7 @@ from tests.servers import (
     PATIENCE_SECONDS,
     connect,
     ensure_running,
+    execute,
     fresh_database,
     restart_as_standby,
     value,
@@ -335,8 +336,9 @@ def standby(own_server: EmbeddedServer) -> Iterator[Database]:
 
 
 def test_a_standby_shows_all_figures_but_those_of_its_primary(standby: Database) -> None:
-    with connect(standby.url.render_as_string(hide_password=False)) as connection:
-        assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+    assert execute(standby.url.render_as_string(hide_password=False), "SELECT pg_is_in_recovery()")[
+        0
+    ] == (True,)
     sampler = Sampler(standby, timeouts=TIMEOUTS)
     for _ in range(2):
         reading = sampler.sample()
@@ -368,8 +370,7 @@ def unknown(queue: QueueSnapshot) -> set[str]:
 def test_a_promoted_standby_shows_all_figures(standby: Database) -> None:
     sampler = Sampler(standby, timeouts=TIMEOUTS)
     assert "gap" in unknown(sampler.sample().queues[-1])
-    with connect(standby.url.render_as_string(hide_password=False)) as connection:
-        connection.execute("SELECT pg_promote()")
+    execute(standby.url.render_as_string(hide_password=False), "SELECT pg_promote()")
 
     def all_known() -> bool:
         reading = sampler.sample()

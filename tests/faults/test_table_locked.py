@@ -23,7 +23,7 @@ from console.tui.dialogs.finding import FindingDialog
 from console.tui.findings import queue_findings
 from tests.cli.calls import Console
 from tests.contract.library_table import BY_NAME
-from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, execute, value, wait_until
 from tests.servers.poolers import PROGRAM, pgbouncer, through
 from tests.tools.repairs import carry_out
 from tests.tui.test_faults import watching
@@ -206,8 +206,7 @@ def test_an_adopted_queue_has_the_finding_too(database_url: str, preset: str, ta
         console.done("adopt", "jobs", "--preset", preset)
         table = f'"{theirs.schema}".{table}'
     else:
-        with connect(database_url) as connection:
-            connection.execute("CREATE TABLE jobs (id bigserial PRIMARY KEY, body text)")
+        execute(database_url, "CREATE TABLE jobs (id bigserial PRIMARY KEY, body text)")
         console.done("adopt", "jobs", "--design", "heap", "--map", "id=id", "--map", "payload=body")
     with (
         locking(database_url, [table], [f"SELECT count(*) FROM {table}"]) as locked,

@@ -35,7 +35,7 @@ from tests.faults.harness.doctor import Examined
 from tests.faults.harness.faults import crash, kill_backend
 from tests.faults.harness.queue import CLAIM, IN_HAND, Use
 from tests.faults.harness.ring import Make, Ring, make_ring, wait_for_server
-from tests.servers import connect, fresh_database, value, wait_until
+from tests.servers import connect, execute, fresh_database, value, wait_until
 from tests.servers.poolers import PROGRAM, pgbouncer
 
 pytestmark = pytest.mark.slow
@@ -397,8 +397,7 @@ def test_where_consumers_may_come_through_a_pooler_no_claim_is_released(
     client = use(CLAIM, 5)
     client.die_with_claims()
     acting = acts(client, sees=False)
-    with connect(client.url) as connection:
-        connection.execute("UPDATE dbq.queue SET options = options - 'consumers'")
+    execute(client.url, "UPDATE dbq.queue SET options = options - 'consumers'")
     assert not acting.see(client).healthy
     assert acting.made() == []
 

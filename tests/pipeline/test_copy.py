@@ -31,7 +31,7 @@ from tests.contract.libraries import Tables, adopt
 from tests.contract.library_table import BY_NAME, FINISHED, LIBRARY_TABLE, Library
 from tests.pipeline.archive_tools import HookedTasks, audit_of, drive, rows_in_lake
 from tests.pipeline.driver import COPY_PHASES
-from tests.servers import READ_CATALOG, connect, login
+from tests.servers import READ_CATALOG, connect, execute, login
 from tests.tools.local_tasks import LocalTasks
 from tests.tools.statements import library_queues
 
@@ -535,8 +535,7 @@ def test_the_command_line_refuses_what_has_no_finished_jobs(
 ) -> None:
     console = Console(database_url)
     console.done("install", "fifo", "own")
-    with connect(database_url) as connection:
-        connection.execute(b"CREATE TABLE theirs (id bigint PRIMARY KEY, payload text)")
+    execute(database_url, "CREATE TABLE theirs (id bigint PRIMARY KEY, payload text)")
     console.done(
         "adopt", "theirs", "--design", "naive", "--map", "id=id", "--map", "payload=payload"
     )

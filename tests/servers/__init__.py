@@ -4,15 +4,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 import psycopg
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composed, Identifier
 from sqlalchemy import Engine, event, make_url
 
 from console.engines import Database, Timeouts, open_database
@@ -50,12 +50,20 @@ def connect(url: str) -> psycopg.Connection:
     return psycopg.connect(**words, autocommit=True, connect_timeout=10)
 
 
+def execute(
+    url: str, statement: str | bytes | SQL | Composed, values: Sequence[Any] | None = None
+) -> list[Any]:
+    """Run a statement on a connection of its own; its rows."""
+    with connect(url) as connection:
+        sent = statement.encode() if isinstance(statement, str) else statement
+        cursor = connection.execute(sent, values)
+        return cursor.fetchall() if cursor.description is not None else []
+
+
 def value(url: str, query: str) -> object:
     """The one value that a query returns."""
-    with connect(url) as connection:
-        row = connection.execute(query.encode()).fetchone()
-    assert row is not None
-    return row[0]
+    ((found,),) = execute(url, query)
+    return found
 
 
 def run_in(url: str, schema: str, script: str) -> None:

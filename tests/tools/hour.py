@@ -32,7 +32,7 @@ from console.engines import open_database
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import COMMAND
 from tests.faults.campaign_calls import Terminal
-from tests.servers import connect, fresh_database, wait_until
+from tests.servers import connect, execute, fresh_database, wait_until
 from tests.tools.queues import install_queue
 
 if TYPE_CHECKING:
@@ -207,7 +207,6 @@ def _table_bytes(url: str) -> int:
         "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c"
         " WHERE c.relkind = 'r' AND starts_with(c.relname, 'busy')"
     )
-    with connect(url) as connection:
-        row = connection.execute(query).fetchone()
+    row = execute(url, query)[0]
     assert row is not None
     return int(row[0])

@@ -34,7 +34,7 @@ from sqlalchemy import make_url
 
 from console.features.demo.embedded import EmbeddedServer
 from tests.contract import pgmq_library
-from tests.servers import PATIENCE_SECONDS, connect
+from tests.servers import PATIENCE_SECONDS, connect, execute
 
 ROOT = Path(__file__).parents[2]
 CALLS = Path(__file__).with_name("console_calls.py")
@@ -428,8 +428,7 @@ def both_revisions(document: str) -> Iterator[tuple[EmbeddedServer, Console, Con
 def main() -> int:
     with ExitStack() as stack:
         server, before, after = stack.enter_context(both_revisions(__doc__))
-        with connect(server.url) as connection:
-            connection.execute("CREATE DATABASE made TEMPLATE template0")
+        execute(server.url, "CREATE DATABASE made TEMPLATE template0")
         url = make_url(server.url).set(drivername="postgresql+psycopg")
 
         def of(name: str) -> str:
@@ -440,8 +439,7 @@ def main() -> int:
         shutil.copytree(before.state, after.state)
         databases = []
         for name in ("copied_0", "copied_1", "copied_2"):
-            with connect(server.url) as connection:
-                connection.execute(SQL("CREATE DATABASE {} TEMPLATE made").format(Identifier(name)))
+            execute(server.url, SQL("CREATE DATABASE {} TEMPLATE made").format(Identifier(name)))
             holder = stack.enter_context(closing(connect(of(name))))  # end-session ends it
             holder.autocommit = False
             holder.execute(HELD)
@@ -459,8 +457,8 @@ def create_queues(console: Console, url: str) -> list[str]:
         if "complete" in json.dumps(one["verbs"]) or "requeue" in one["verbs"]["postgresql"]:
             console.run_all(CLAIMED, url, design=one["design"])
     pgmq_library.install(url)
-    pgmq_library.run(url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{\"a\": 1}')")
-    pgmq_library.run(url, ADOPTED)
+    execute(url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{\"a\": 1}')")
+    execute(url, ADOPTED)
     console.run_all(ADOPTING, url)
     return [*(one["design"] for one in installed), "jobs", "orders"]
 

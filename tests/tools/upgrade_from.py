@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sqlalchemy import make_url
 
 from tests.contract.variants import ALL, Variant, on
-from tests.servers import connect, value
+from tests.servers import execute, value
 from tests.tools.json_before import Console, both_revisions
 
 MESSAGES = 9
@@ -71,11 +71,10 @@ def totals(found: Found) -> dict[str, int]:
 
 def rows_of(url: str) -> dict[str, object]:
     """A sum of the rows of every table, none of which an upgrade may change."""
-    with connect(url) as connection:
-        names = connection.execute(
-            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
-            " WHERE schemaname = 'public'"
-        ).fetchall()
+    names = execute(
+        url,
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'public'",
+    )
     content = "SELECT coalesce(sum(hashtext(r::text)::bigint), 0) + count(*) FROM {} AS r"
     return {name: value(url, content.format(name)) for (name,) in names}
 

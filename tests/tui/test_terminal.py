@@ -27,7 +27,7 @@ from console.plan import Control
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.verb import Target, values_from_texts
-from tests.servers import PATIENCE_SECONDS, connect, fresh_database, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, execute, fresh_database, value, wait_until
 from tests.tools import queues
 from tests.tui.acting import make, states
 
@@ -218,11 +218,11 @@ def test_ctrl_q_restores_the_terminal_and_stops_an_action_after_its_batch(
 
 def states_of(url: str) -> dict[str, int]:
     """The messages of each state, counted in the table."""
-    with connect(url) as connection:
-        rows = connection.execute(
-            "SELECT CASE WHEN errors IS NULL THEN 'ready' ELSE 'error' END, count(*), "
-            "count(DISTINCT id), count(DISTINCT attempts) FROM mail GROUP BY 1"
-        ).fetchall()
+    rows = execute(
+        url,
+        "SELECT CASE WHEN errors IS NULL THEN 'ready' ELSE 'error' END, count(*), "
+        "count(DISTINCT id), count(DISTINCT attempts) FROM mail GROUP BY 1",
+    )
     assert all(count == distinct and attempts == 1 for _, count, distinct, attempts in rows)
     return {state: count for state, count, _, _ in rows}
 

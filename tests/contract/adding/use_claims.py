@@ -6,7 +6,7 @@ python -m tests.contract.adding.use_claims DESIGN URL
 import sys
 
 from tests.cli.calls import Console
-from tests.servers import connect
+from tests.servers import execute
 
 
 def use(here: Console, design: str) -> None:
@@ -28,8 +28,7 @@ def use(here: Console, design: str) -> None:
     for verb, done in (("requeue", 2), ("archive", 3), ("purge", 5), ("restore", 5)):
         assert here.done(verb, "q", "--yes", "q", "--json").json["done"] == done, verb
     here.popped("q")
-    with connect(here.url) as connection:
-        connection.execute("UPDATE q SET claimed_at = now() - interval '1 day' WHERE status = 1")
+    execute(here.url, "UPDATE q SET claimed_at = now() - interval '1 day' WHERE status = 1")
     released = here.done("release", "q", "--unknown", "--force", "--yes", "q", "--json")
     assert released.json["done"] == 1
     assert len(here.drained("q")) == 5

@@ -6,7 +6,7 @@ python -m tests.contract.adding.use_lanes URL
 import sys
 
 from tests.cli.calls import Console
-from tests.servers import connect, value
+from tests.servers import execute, value
 
 
 def use(here: Console) -> None:
@@ -31,8 +31,7 @@ def use(here: Console) -> None:
     assert here.drained("q") == ["second", "third"]
     for verb in ("maintain", "upgrade"):
         here.done(verb, "q", "--dry-run")
-    with connect(here.url) as connection:
-        connection.execute("DROP INDEX q_lane_id_idx")
+    execute(here.url, "DROP INDEX q_lane_id_idx")
     broken = here("doctor", "q", "--idle-for", "0s", "--json")
     assert [one["code"] for one in broken.json["queues"][0]["findings"]] == ["index_missing"]
     assert here("doctor", "q", "--idle-for", "0s", "--fix", "--yes", "q").status == 0

@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from tests.faults.harness import client
 from tests.faults.harness.ledger import Counts, Ledger
 from tests.faults.harness.ring import Ring
-from tests.servers import PATIENCE_SECONDS, connect, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, execute, wait_until
 from tests.tools.warm import Forked
 
 PRODUCER, CONSUMER = ["push", "push_many"], ["pop", "pop_many"]
@@ -92,8 +92,7 @@ class Clients:
         """The ledger of the clients whose name starts with `name`; none saw an error."""
         marks: Container[str] = ()
         if self.marked:
-            with connect(self.url) as connection:
-                marks = {mark for (mark,) in connection.execute(f"SELECT mark FROM {_MARKS}")}
+            marks = {mark for (mark,) in execute(self.url, f"SELECT mark FROM {_MARKS}")}
         ledger = Ledger.read(sorted(self.folder.glob(f"{name}*.log")), marks)
         assert not ledger.errors, ledger.errors[:5]
         return ledger

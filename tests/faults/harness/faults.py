@@ -31,7 +31,7 @@ from tests.faults.harness.queue import (
     TWO_STEP,
     FaultyQueue,
 )
-from tests.servers import connect, kill_session, value, wait_until
+from tests.servers import connect, execute, kill_session, value, wait_until
 
 TAKEN = 3
 """Claims of a consumer that then dies, hangs or never finishes."""
@@ -303,8 +303,7 @@ def backends(url: str) -> list[int]:
         "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
         " AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid"
     )
-    with connect(url) as connection:
-        return [pid for (pid,) in connection.execute(query)]
+    return [pid for (pid,) in execute(url, query)]
 
 
 def kill_backend(url: str, chance: random.Random) -> bool:

@@ -14,7 +14,7 @@ from console.monitor.limits import DEFAULTS, Limits
 from tests.contract.client import Client
 from tests.contract.variants import SMALL_RING, Variant
 from tests.faults.harness.doctor import Examined
-from tests.servers import connect, wait_until
+from tests.servers import connect, execute, wait_until
 
 SOON = 0.05
 """A threshold that is exceeded at once."""
@@ -92,8 +92,7 @@ class FaultyQueue(Examined, Client):
 
     def end_session(self, victim: psycopg.Connection) -> None:
         """End a session; it has disconnected when this returns."""
-        with connect(self.url) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 30000)", [victim.info.backend_pid])
+        execute(self.url, "SELECT pg_terminate_backend(%s, 30000)", [victim.info.backend_pid])
 
     def die_with_claims(self, count: int = 1) -> list[str]:
         """A consumer with bound claims is killed; their ids."""
@@ -143,8 +142,7 @@ class FaultyQueue(Examined, Client):
         for before, after in changes or ((" SKIP LOCKED", ""),):
             assert before in text
             text = text.replace(before, after)
-        with connect(self.url) as connection:
-            connection.execute(text.encode())
+        execute(self.url, text)
 
     def make_older(self) -> None:
         """As a console of an older version left it."""
