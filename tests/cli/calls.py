@@ -52,6 +52,13 @@ class Answer:
         assert isinstance(document, dict)
         return document
 
+    def failed(self, status: int, *words: str) -> None:
+        """It ended with this status and printed nothing; stderr has these words."""
+        assert (self.status, self.out) == (status, b""), self
+        missing = [word for word in words if word not in self.err]
+        assert not missing, (missing, self)
+        assert "Traceback" not in self.err
+
 
 def _forget_presets() -> None:
     """A process reads its user's presets once, if it has them at all."""

@@ -11,8 +11,8 @@ from console.cli.context import complete_filters
 from console.config import KEYS, KeyLevel
 from tests.cli.calls import Answer, Console, call, profile
 from tests.cli.conftest import Install
+from tests.cli.verbs import PASSWORD, refused
 
-SECRET = "hunter2"
 UNREACHABLE = "postgresql+psycopg://u@127.0.0.1:1/d"
 NO_DATABASE = "No database is named"
 
@@ -30,15 +30,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return call(*arguments, environment=environment)
 
     return run_configured
-
-
-def refused(answer: Answer, status: int, *complaints: str) -> None:
-    assert answer.status == status, answer
-    assert not answer.out or list(answer.json) == ["error"], answer
-    for complaint in complaints:
-        assert complaint in answer.err
-    assert SECRET not in answer.err
-    assert "Traceback" not in answer.err
 
 
 def test_config_says_where_the_file_is_whether_it_exists_and_whether_it_is_valid(
@@ -72,7 +63,7 @@ def test_config_says_where_the_file_is_whether_it_exists_and_whether_it_is_valid
 def test_every_verb_that_reads_the_configuration_reports_every_mistake(
     run: Run, file: Path
 ) -> None:
-    file.write_text(f'intervall = "1s"\n[profiles.a]\nurl = "postgresql://u:{SECRET}@h/d"\n')
+    file.write_text(f'intervall = "1s"\n[profiles.a]\nurl = "postgresql://u:{PASSWORD}@h/d"\n')
     for arguments in (
         ["config", "validate"],
         ["config", "validate", "--json"],
@@ -133,7 +124,7 @@ depth.warning = 3
 
 [profiles.b]
 url = "postgresql://u@h/d"
-password = "command:echo hunter2"
+password = "command:echo s3cr3t"
 """
 
 
@@ -145,7 +136,7 @@ def value(shown: Any, key: str) -> tuple[object, object, object, object]:
 
 def test_show_has_every_value_with_its_origin_as_json_and_as_text(run: Run, file: Path) -> None:
     file.write_text(TEXT)
-    shown = run("config", "show", "--json", PW=SECRET, DBQ_LOCK_TIMEOUT="1s").json
+    shown = run("config", "show", "--json", PW=PASSWORD, DBQ_LOCK_TIMEOUT="1s").json
     parts = {"path", "exists", "defaults", "profiles", "filters", "queue_filters"}
     assert set(shown) == {*parts, "notifications", "commands"}
     assert (shown["path"], shown["exists"]) == (str(file), True)
@@ -168,7 +159,7 @@ def test_show_has_every_value_with_its_origin_as_json_and_as_text(run: Run, file
     assert value(a["queues"]["q 1"], "depth.warning") == (3, "file", str(file), 8)
     assert value(b["settings"], "password") == ("***", "file", str(file), 12)
 
-    text = run("config", "show", PW=SECRET).text
+    text = run("config", "show", PW=PASSWORD).text
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == str(file)
     for line in (
@@ -177,7 +168,7 @@ def test_show_has_every_value_with_its_origin_as_json_and_as_text(run: Run, file
         *(f"depth.warning 3 {file}:8", f"password *** (command) {file}:12", "password - default"),
     ):
         assert line in lines
-    assert SECRET not in text
+    assert PASSWORD not in text
 
 
 def test_show_marks_the_connection_that_would_be_used(run: Run, file: Path) -> None:
@@ -187,7 +178,7 @@ def test_show_marks_the_connection_that_would_be_used(run: Run, file: Path) -> N
     ]
     assert (only["profile"], only["meant"]) == ("b", True)
     assert value(only["settings"], "rights") == ("admin", "command line", "--rights", None)
-    url = f"postgresql://u:{SECRET}@h/d?sslpassword={SECRET}"
+    url = f"postgresql://u:{PASSWORD}@h/d?sslpassword={PASSWORD}"
     (only,) = run("config", "show", "--json", "--url", url).json["profiles"]
     assert only["profile"] is None
     shown = "postgresql://u:***@h/d?sslpassword=***"
@@ -346,10 +337,9 @@ def test_an_unknown_saved_filter_is_refused_before_anything_is_done(
     name: str, console: Console
 ) -> None:
     for verb in (["messages", name], ["purge", name, "--yes", name], ["archive", name, "--yes"]):
-        answer = console(*verb, "--filter", "@faled")
-        assert (answer.status, answer.out) == (2, b"")
-        assert "There is no saved filter 'faled'." in answer.err
-        assert "Did you mean: @failed?" in answer.err
+        console(*verb, "--filter", "@faled").failed(
+            2, "There is no saved filter 'faled'.", "Did you mean: @failed?"
+        )
     answer = console("messages", name, "--filter", "@sick")
     assert "There are: failed, one." in answer.err
 
@@ -360,9 +350,7 @@ def test_an_invalid_file_is_refused_with_and_without_a_saved_filter(
     saved.write_text("this is [wrong")
     environment = {"DBQ_URL": console.url, "DBQ_CONFIG": str(saved)}
     for words in (["--filter", "@failed"], []):
-        answer = call("messages", name, *words, environment=environment)
-        assert answer.status == 2
-        assert "not TOML" in answer.err
+        call("messages", name, *words, environment=environment).failed(2, "not TOML")
 
 
 def test_config_shows_and_validates_saved_filters(saved: Path) -> None:
@@ -454,8 +442,6 @@ def test_a_mistake_stops_only_those_who_use_the_table_that_has_it(
         assert hint in refused.err, words
     refused = call("notify", "test", "--profile", "right", environment=environment)
     assert 'must be "webhook:URL"' in refused.err
-    every = call("config", "validate", environment=environment)
-    assert every.status == 2
-    assert "The configuration has 3 errors." in every.err
+    call("config", "validate", environment=environment).failed(2, "The configuration has 3 errors.")
     file.write_text("[profiles.right\n")
     assert status("--url", empty.url).status == 2, "no value of such a file can be relied upon"

@@ -101,8 +101,7 @@ def test_shrinking_below_the_live_messages_says_how_many_to_drain(
 ) -> None:
     for yes in ([], ["--yes"], ["--yes", ring]):
         answer = console("resize", ring, "2", *yes)
-        assert answer.status == 4
-        assert "Drain 1 message first" in answer.err
+        assert (answer.status, "Drain 1 message first" in answer.err) == (4, True)
     refused = console("resize", ring, "2").text
     assert refused.startswith("resize ")
     assert "REFUSED: drain 1 " in refused
@@ -116,9 +115,7 @@ def test_shrinking_below_the_live_messages_says_how_many_to_drain(
 def test_only_rings_are_relaid(console: Console, install: Install) -> None:
     name = install("fifo")
     for verb in ("relay", "resize"):
-        answer = console(verb, name, *VERBS[verb], "--yes", name)
-        assert (answer.status, answer.out) == (2, b"")
-        assert "is not a ring" in answer.err
+        console(verb, name, *VERBS[verb], "--yes", name).failed(2, "is not a ring")
 
 
 def test_the_plan_of_a_relay_names_the_blocking_sessions(console: Console, ring: str) -> None:
@@ -139,10 +136,7 @@ def test_uninstalling_even_one_message_needs_with_messages(
     assert "--with-messages" in console("uninstall", name).text
     assert "--yes" not in console("uninstall", name).err
     for options in (["--yes", name], ["--yes", name, "--keep-archive"]):
-        answer = console("uninstall", name, *options)
-        assert answer.status == 4
-        assert "1 message," in answer.err
-        assert "--with-messages" in answer.err
+        console("uninstall", name, *options).failed(4, "1 message,", "--with-messages")
     for options in (["--yes"], ["--yes", "another"]):
         assert f"with: --with-messages --yes '{name}'" in console("uninstall", name, *options).err
         without = console("uninstall", name, "--with-messages", *options).err
@@ -178,9 +172,7 @@ def test_a_kept_archive_occupies_its_name_until_it_is_uninstalled_too(
         ["push", name, "x"],
         *([one, name] for one in ("pop", "status", "forget", "messages")),
     ):
-        answer = console(*verb)
-        assert (answer.status, answer.out) == (2, b"")
-        assert name in answer.err
+        console(*verb).failed(2, name)
     assert console("install", "fifo", name).status == 2
     plan = only_planned(console("uninstall", name, "--json"))
     assert (plan["live"], plan["archived"], plan["lost"]) == (0, 2, 2)

@@ -304,9 +304,7 @@ def test_a_closed_stdout_is_reported_and_loses_nothing(console: Console, filled:
 def test_a_closed_stdin_is_reported(console: Console, install: Install) -> None:
     name = install("fifo")
     for options in ([], ["--lines"]):
-        answer = console.run_with_closed("stdin", "push", name, "-", *options)
-        assert (answer.status, answer.out) == (2, b"")
-        assert "stdin is closed" in answer.err
+        console.run_with_closed("stdin", "push", name, "-", *options).failed(2, "stdin is closed")
 
 
 def test_a_plan_printed_into_a_closed_pipe_is_exit_141(console: Console, install: Install) -> None:

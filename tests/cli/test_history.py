@@ -112,9 +112,7 @@ def test_history_shows_the_samples_of_a_killed_recorder_and_of_the_next_one(
     with recording(console, tmp_path) as process:
         more = len(before) + 3
         wait_until(lambda: len(rows(console, tmp_path, SAMPLES)) >= more, "more samples")
-        second = console("record", "--recordings", str(tmp_path))
-        assert second.status == 4
-        assert "already being recorded" in second.err
+        console("record", "--recordings", str(tmp_path)).failed(4, "already being recorded")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
     assert list(tmp_path.glob("samples/*/*/*.parquet"))
@@ -145,9 +143,7 @@ def test_history_without_recordings_names_the_verb_that_records(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     name = install("fifo")
-    answer = console("history", name, "--recordings", str(tmp_path))
-    assert answer.status == 1
-    assert "dbq-console record" in answer.err
+    console("history", name, "--recordings", str(tmp_path)).failed(1, "dbq-console record")
     assert console("history", name, "--csv", "--plot").status == 2
 
 
@@ -274,9 +270,7 @@ def test_history_of_a_lake_that_cannot_be_read_says_so(
         assert console("history", name, "--lake", lake_option).status == 2
     for variable, value in s3_environment("http://127.0.0.1:9").items():
         monkeypatch.setenv(variable, value)
-    unreachable = console("history", name, "--lake", "s3://bucket/lake")
-    assert unreachable.status == 3
-    assert "cannot be reached" in unreachable.err
+    console("history", name, "--lake", "s3://bucket/lake").failed(3, "cannot be reached")
 
 
 def torn(log: Path, to: Path) -> None:

@@ -278,9 +278,7 @@ def test_an_unknown_design_does_not_affect_other_queues(empty: Console) -> None:
         ["uninstall", "built", "--yes", "built"],
         ["forget", "built"],
     ):
-        answer = empty(*words)
-        assert (answer.status, answer.out) == (4, b""), answer
-        assert "design wheel is not known here" in answer.err
+        empty(*words).failed(4, "design wheel is not known here")
     empty.done("forget", "strange")
     empty.done("install", "claim", "more")
 

@@ -317,9 +317,7 @@ def test_a_killed_export_is_resumed_and_has_each_message_once(
     assert numbers(file) == [str(n) for n in range(100)]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
-    again = console(*words)
-    assert again.status == 2
-    assert "already exists" in again.err
+    console(*words).failed(2, "already exists")
 
 
 @pytest.mark.long
@@ -356,9 +354,7 @@ def test_export_refuses_options_that_exclude_each_other_and_needs_a_right_for_pa
         (["--rate", "5"], "--rate goes with --export"),
         (["--export", file, "--rate", "0"], "above 0"),
     ):
-        answer = console("messages", name, *words)
-        assert answer.status == 2
-        assert why in answer.err
+        console("messages", name, *words).failed(2, why)
     answer = console("messages", name, "--export", file, "--payload", "--rights", "read-only")
     assert answer.status == 4
     assert list(tmp_path.iterdir()) == []

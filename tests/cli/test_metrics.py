@@ -296,9 +296,7 @@ def test_clients_that_send_nothing_are_left(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_addresses_other_than_loopback_need_the_option_anywhere() -> None:
     for listen in ("0.0.0.0:0", "[::]:0", "example.invalid:9464"):
-        answer = call("serve-metrics", "--listen", listen, "--url", UNREACHABLE)
-        assert (answer.status, answer.out) == (4, b"")
-        assert "--anywhere" in answer.err
+        call("serve-metrics", "--listen", listen, "--url", UNREACHABLE).failed(4, "--anywhere")
     assert address("[::]:1", anywhere=True) == ("::", 1)
     assert address("[::1]:9464", anywhere=False) == ("::1", 9464)
     assert address("localhost:0", anywhere=False) == ("localhost", 0)
@@ -381,12 +379,10 @@ def test_an_unknown_group_is_exit_2_and_lists_the_groups(tmp_path: Path) -> None
     file = tmp_path / "config.toml"
     file.write_text(CONFIGURATION)
     for verb in ("serve-metrics", "record"):
-        none = call(verb, "--group", "none", environment={"DBQ_CONFIG": str(file)})
-        assert (none.status, none.out) == (2, b"")
-        assert "Configured groups: shop." in none.err
-        both = call(verb, "--group", "shop", "--url", UNREACHABLE)
-        assert (both.status, both.out) == (2, b"")
-        assert "--group" in both.err
+        call(verb, "--group", "none", environment={"DBQ_CONFIG": str(file)}).failed(
+            2, "Configured groups: shop."
+        )
+        call(verb, "--group", "shop", "--url", UNREACHABLE).failed(2, "--group")
 
 
 def test_default_alerts_fire_after_five_minutes_and_not_for_single_errors() -> None:

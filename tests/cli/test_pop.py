@@ -84,9 +84,7 @@ def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
     for kind in ("fifo", "claim", "ring"):
         name = make(install, kind)
         for options in ([], ["--count", "5", "--wait", "30ms"]):
-            plain = console("pop", name, *options)
-            assert (plain.status, plain.out) == (1, b"")
-            assert "nothing to pop" in plain.err
+            console("pop", name, *options).failed(1, "nothing to pop")
             answer = console("pop", name, "--json", *options)
             assert (answer.status, answer.json) == (1, {"messages": []})
 
@@ -97,10 +95,9 @@ def test_a_pop_of_a_paused_queue_says_that_it_is_paused_and_by_whom(
     name = make(install, "fifo")
     fill(console, name, "one")
     console.done("pause", name, "--reason", "a release", "--yes", name)
-    answer = console("pop", name)
-    assert (answer.status, answer.out) == (1, b"")
-    assert f"The queue '{name}' is paused by " in answer.err
-    assert ": a release. Ask them; then: dbq-console resume" in answer.err
+    console("pop", name).failed(
+        1, f"The queue '{name}' is paused by ", ": a release. Ask them; then: dbq-console resume"
+    )
     console.done("resume", name, "--yes", name)
     assert console.done("pop", name).out == b"one\n"
 
@@ -232,9 +229,7 @@ def test_complete_and_fail_are_for_designs_with_claims(console: Console, install
         name = make(install, kind)
         fill(console, name, "x")
         for words in (["complete", name, "1"], ["fail", name, "1", "--error", "x"]):
-            answer = console(*words)
-            assert answer.status == 2
-            assert "deletes a message when it is popped" in answer.err
+            console(*words).failed(2, "deletes a message when it is popped")
         for finish in (["--complete"], ["--fail", "no"]):
             answer = console("pop", name, *finish, "--json")
             assert (answer.status, set(answer.json)) == (2, {"error"})

@@ -74,10 +74,7 @@ def test_an_empty_stdin_pushes_nothing_unless_allowed(console: Console, install:
     """`false | dbq-console push q -`: the program that should have written has failed."""
     name = install("fifo")
     for lines in ([], ["--lines"]):
-        answer = console("push", name, "-", *lines)
-        assert (answer.status, answer.out) == (2, b"")
-        assert "stdin is empty" in answer.err
-        assert "--allow-empty" in answer.err
+        console("push", name, "-", *lines).failed(2, "stdin is empty", "--allow-empty")
     answer = console.done("push", name, "-", "--lines", "--allow-empty", "--json")
     assert answer.json == {"stored": 0, "full": False}
     assert ready(console, name) == 0
@@ -95,9 +92,9 @@ def test_options_that_a_design_does_not_have_are_usage_errors(
     ):
         for design in names.keys() - set(whose.split(", ")):
             for arguments in (["x"], *([] if "--id" in option else [["-", "--lines"]])):
-                answer = console("push", names[design], *arguments, option, stdin=b"x\n")
-                assert answer.status == 2
-                assert f"in: {whose}." in answer.err
+                console("push", names[design], *arguments, option, stdin=b"x\n").failed(
+                    2, f"in: {whose}."
+                )
     assert {console.status(name)["ready"] for name in names.values()} == {0}
 
 
@@ -209,13 +206,12 @@ def test_a_connection_lost_during_a_commit_leaves_its_messages_in_doubt(
         f'CREATE CONSTRAINT TRIGGER t AFTER INSERT ON "{name}" '
         f"INITIALLY DEFERRED FOR EACH ROW {LAST} {end_session}",
     )
-    answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
-    assert (answer.status, answer.out) == (3, b"")
-    assert "1,000 messages stored, those before line 1,001." in answer.err
-    assert "Those of lines 1,001 to 1,501 are in doubt" in answer.err
-    answer = console("push", name, "last")
-    assert (answer.status, answer.out) == (3, b"")
-    assert "In doubt: it may have been stored." in answer.err
+    console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n").failed(
+        3,
+        "1,000 messages stored, those before line 1,001.",
+        "Those of lines 1,001 to 1,501 are in doubt",
+    )
+    console("push", name, "last").failed(3, "In doubt: it may have been stored.")
 
 
 def test_a_full_ring_is_exit_1_and_reports_how_many_messages_were_stored(

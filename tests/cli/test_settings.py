@@ -173,8 +173,7 @@ def test_read_only_by_default_is_not_undone(url: str, level: str) -> None:
     with set_at(level, url, {"default_transaction_read_only": "on"}) as console:
         assert figures(console) == expected
         for line in ("push news x", "purge news --yes news", "pause news --reason x --yes news"):
-            answer = console(*line.split())
-            assert (answer.status, "read-only" in answer.err) == (4, True), answer
+            console(*line.split()).failed(4, "read-only")
     assert execute(url, "SELECT payload FROM public.news") == [("größer",)]
 
 

@@ -150,7 +150,5 @@ def test_what_a_verb_refuses_without_a_subscriber_is_not_printed(
 ) -> None:
     name = install("ring", "subscribers=a,b", "in_hand=on", "size=20")
     for verb in ("pop", "complete", "fail"):
-        refused = console("sql", verb, name)
-        assert (refused.status, refused.out) == (2, b"")
-        assert "with --subscriber: a, b" in refused.err
+        console("sql", verb, name).failed(2, "with --subscriber: a, b")
         assert "''" not in console.done("sql", verb, name, "--subscriber", "b").text

@@ -89,12 +89,10 @@ def test_doctor_unattended_repairs_what_the_policy_allows(
 
 def test_wrong_options_are_refused(console: Console, install: Install) -> None:
     name = install("fifo")
-    both = console("doctor", name, "--unattended", "--fix", "--yes", name)
-    assert both.status == 2
-    assert "--unattended and --fix exclude each other" in both.err
-    alone = console("unattended", "--dry-run")
-    assert alone.status == 2
-    assert "--since and --dry-run go together" in alone.err
+    console("doctor", name, "--unattended", "--fix", "--yes", name).failed(
+        2, "--unattended and --fix exclude each other"
+    )
+    console("unattended", "--dry-run").failed(2, "--since and --dry-run go together")
     less = console("doctor", name, "--unattended", "--rights", "read-only")
     assert less.status == 4
 
@@ -135,6 +133,6 @@ def test_nothing_recorded_is_said(tmp_path: Path) -> None:
 
 def test_a_runbook_of_no_finding_is_a_mistake(file: Path, tmp_path: Path) -> None:
     file.write_text('[runbooks]\norphans = "x"\n')
-    answer = call("config", "validate", environment={"XDG_CONFIG_HOME": str(tmp_path)})
-    assert answer.status == 2
-    assert 'runbooks.orphans is no finding; did you mean "orphan"?' in answer.err
+    call("config", "validate", environment={"XDG_CONFIG_HOME": str(tmp_path)}).failed(
+        2, 'runbooks.orphans is no finding; did you mean "orphan"?'
+    )

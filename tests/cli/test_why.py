@@ -96,9 +96,9 @@ def test_without_its_database_the_recording_tells(
     found = console.done("why", "orders", *where, "--json").json
     assert "pop_per_second" in {one["figure"] for one in found["changes"]}
     assert found["unread"].startswith("the audit was not read")
-    nothing = console("why", "mail", "--url", _NOWHERE, "--recordings", str(tmp_path / "none"))
-    assert nothing.status == 1
-    assert "Nothing was recorded of 'mail'" in nothing.err
+    console("why", "mail", "--url", _NOWHERE, "--recordings", str(tmp_path / "none")).failed(
+        1, "Nothing was recorded of 'mail'"
+    )
 
 
 def test_a_handover_of_all_queues_and_a_report_of_one(

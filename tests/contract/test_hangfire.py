@@ -137,8 +137,7 @@ def test_jobs_are_shown_as_hangfire_counts_them(console: Console, theirs: Hangfi
         **dict.fromkeys(("requeue", "release"), "BackgroundJob.Requeue"),
         "purge": "BackgroundJob.Delete",
     }.items():
-        answer = console(verb, "jobs", "--yes", "jobs")
-        assert (answer.status, words in answer.err) == (4, True)
+        console(verb, "jobs", "--yes", "jobs").failed(4, words)
 
 
 def test_waiting_starts_when_a_job_was_last_enqueued(

@@ -105,8 +105,7 @@ def test_jobs_of_a_killed_worker_are_run_once_by_others(console: Console, create
         assert {*map(str, stalled)} == {*left}
     with app.working(), app.working():
         if app.keeps:
-            answer = console("release", "jobs", "--yes")
-            assert (answer.status, app.keeps in answer.err) == (4, True)
+            console("release", "jobs", "--yes").failed(4, app.keeps)
             app.recover()
         else:
             if app.taken_back:  # what is forced would be taken from living workers too

@@ -597,9 +597,7 @@ def test_jobs_are_shown_as_their_library_counts_them_and_changed_by_its_rules(
             assert abs(since) < timedelta(hours=1)
     _find(console, case.finds)
     for verb, refusal in case.refused.items():
-        answer = console(verb, "jobs", "--yes", "jobs")
-        assert answer.status == 4, answer
-        assert all(word in answer.err for word in refusal), answer.err
+        console(verb, "jobs", "--yes", "jobs").failed(4, *refusal)
     for change in case.then:
         if isinstance(change.done, str) and change.done.startswith("$"):
             assert change.says in console.done(*change.done.split()[1:]).text

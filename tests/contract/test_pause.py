@@ -144,9 +144,7 @@ def test_verbs_that_add_messages_are_refused_while_paused(new_database: Database
     assert call("pause", "q", *words, "--yes", "y", "--url", url).status != 0
     assert call("pause", "q", *words, "--yes", "q", "--url", url).status == 0
     for arguments in (("restore", "q", "--yes", "q"), ("smoke", "q", "--live")):
-        answer = call(*arguments, "--url", url)
-        assert answer.status == 4
-        assert "bad release" in answer.err
+        call(*arguments, "--url", url).failed(4, "bad release")
     assert call("pop", "q", "--url", url).status == 1
     assert call("resume", "q", "--yes", "--url", url).status == 0
     assert call("restore", "q", "--yes", "q", "--url", url).status == 0

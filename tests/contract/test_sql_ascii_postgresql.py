@@ -66,8 +66,7 @@ def test_an_error_text_of_any_bytes_is_shown(console: Console) -> None:
 
 def test_a_push_of_bytes_that_are_no_text_is_refused_in_words(console: Console) -> None:
     console.done("install", "fifo", "refusing")
-    answer = console("push", "refusing", "-", stdin=b"\xff\xfe")
-    assert (answer.status, "not valid UTF-8" in answer.err) == (2, True)
+    console("push", "refusing", "-", stdin=b"\xff\xfe").failed(2, "not valid UTF-8")
 
 
 def raw(console: Console, query: str) -> list[bytes]:

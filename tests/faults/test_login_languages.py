@@ -40,10 +40,9 @@ def german() -> Iterator[VersionServer]:
 def test_the_hint_is_that_of_the_refusal(
     german: VersionServer, login: str, database: str, hint: str
 ) -> None:
-    refused = Console(f"postgresql://{login}@127.0.0.1:{german.port}/{database}")("status")
-    assert refused.status == 3
-    assert hint in refused.err
-    assert "SQLSTATE" in refused.err
+    Console(f"postgresql://{login}@127.0.0.1:{german.port}/{database}")("status").failed(
+        3, hint, "SQLSTATE"
+    )
 
 
 def test_a_server_without_a_free_slot_says_so(german: VersionServer) -> None:

@@ -228,10 +228,7 @@ def test_each_call_records_a_run_except_a_dry_run(
 def test_a_job_runs_even_if_its_run_cannot_be_recorded(root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("no folder")
-    answer = call("pipeline", "verify")
-    assert answer.status == 2
-    assert "will not be in the list" in answer.err
-    assert "verify needs a --pop-log" in answer.err
+    call("pipeline", "verify").failed(2, "will not be in the list", "verify needs a --pop-log")
 
 
 @given(st.text("/@:%'\" ü", max_size=5), st.sampled_from(["--url", "--url=", "--lake", "--lake="]))

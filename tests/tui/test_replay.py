@@ -342,10 +342,6 @@ def test_wrong_options_of_a_replay_are_reported_before_anything_is_drawn(
         (["--replay", str(recording), "designs"], "not for verbs"),
         (["--replay", str(recording), "--url", "postgresql://me@h/d"], "--url does not go with"),
     ):
-        answer = call(*words)
-        assert (answer.status, answer.out) == (2, b"")
-        assert message in answer.err
+        call(*words).failed(2, message)
     monkeypatch.setattr(tui, "require_terminal", lambda: None)
-    answer = call("--replay", str(recording), "--at", "12:00")
-    assert answer.status == 1
-    assert "Nothing is recorded at" in answer.err
+    call("--replay", str(recording), "--at", "12:00").failed(1, "Nothing is recorded at")
