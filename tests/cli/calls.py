@@ -129,10 +129,7 @@ class Console:
         encoding: str = "utf-8",
     ) -> Iterator["Process"]:
         """A separate process, killed at the end in any case."""
-        environment = {
-            "PYTHONUNBUFFERED": "1" if unbuffered else "",
-            "PYTHONIOENCODING": encoding,
-        }
+        environment = {"PYTHONUNBUFFERED": "1" if unbuffered else "", "PYTHONIOENCODING": encoding}
         with Process(self.url, arguments, environment, stdout=stdout, stdin=stdin) as running:
             try:
                 yield running

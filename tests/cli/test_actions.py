@@ -168,10 +168,7 @@ def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
     console.done("push", name, "-", "--lines", stdin=b"".join(b"%d\n" % n for n in range(300)))
     slow = ["purge", name, "--yes", name, "--rate", "50", "--batch", "10"]
     with console.process(*slow) as running:
-        wait_until(
-            lambda: bool(done_so_far(console, name)),
-            "a first batch",
-        )
+        wait_until(lambda: bool(done_so_far(console, name)), "a first batch")
         (acting,) = console.status(name)["acting"]
         assert (acting["verb"], acting["planned"]) == ("purge", 300)
         running.send_signal(signal.SIGINT)
@@ -208,8 +205,7 @@ def test_a_ring_that_fills_up_during_a_requeue_is_not_an_interrupt(
 
 def done_so_far(console: Console, name: str) -> object:
     return value(
-        console.url,
-        f"SELECT max(a.done) FROM dbq.action AS a WHERE a.queue_name = '{name}'",
+        console.url, f"SELECT max(a.done) FROM dbq.action AS a WHERE a.queue_name = '{name}'"
     )
 
 

@@ -262,11 +262,7 @@ def test_only_delivered_messages_are_completed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("fifo", []), ("ring", ["--json"])],
-    ids=str,
-)
+@pytest.mark.parametrize(("kind", "options"), [("fifo", []), ("ring", ["--json"])], ids=str)
 def test_a_full_disk_is_reported_and_loses_nothing(
     console: Console, filled: Fill, kind: str, options: list[str]
 ) -> None:

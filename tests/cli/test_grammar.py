@@ -337,9 +337,7 @@ def test_an_empty_list_is_exit_0(empty: Console) -> None:
     assert "'none'" in empty.done("status", "--schema", "none").text
 
 
-def test_status_runs_in_read_only_transactions(
-    empty: Console,
-) -> None:
+def test_status_runs_in_read_only_transactions(empty: Console) -> None:
     empty.done("install", "fifo", "q")
     execute(empty.url, FAIL_UNLESS_READ_ONLY)
     for rights in ([], ["--rights", "read-only"]):

@@ -360,11 +360,7 @@ def test_no_verb_shows_a_password(way: str, base: URL, folder: Path) -> None:
 @pytest.mark.parametrize("way", SOURCES)
 def test_no_failure_shows_a_password(way: str, base: URL, folder: Path) -> None:
     """No server; no such database; no such user."""
-    wrong = (
-        base.set(port=1),
-        base.set(database="none"),
-        base.set(username="nobody at all"),
-    )
+    wrong = (base.set(port=1), base.set(database="none"), base.set(username="nobody at all"))
     planted = [SOURCES[way](one, folder / "plant") for one in wrong]
     search = LeakSearch(folder / "hunt", *planted)
     calls = [[*call, "--profile", f"p{number}"] for call in WRONG for number in range(len(wrong))]

@@ -304,7 +304,7 @@ def test_stuck_lists_claims_with_their_owners_and_sessions_that_hold_rows(
     console.done("pop", name, "--count", "2")
     answer = console.done("stuck", name, "--json").json
     assert [*answer] == [
-        *("queue", "design", "stuck_after_seconds", "claims", "more", "sessions", "standby"),
+        *("queue", "design", "stuck_after_seconds", "claims", "more", "sessions", "standby")
     ]
     assert (answer["queue"], answer["design"], answer["sessions"]) == (name, "claim", None)
     assert (answer["stuck_after_seconds"], answer["more"]) == (300.0, False)

@@ -33,11 +33,7 @@ def _orphaned(console: Console, name: str) -> psycopg.Connection:
 
 
 def test_doctor_unattended_repairs_what_the_policy_allows(
-    console: Console,
-    install: Install,
-    file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    console: Console, install: Install, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "AGAIN_SECONDS", 0.0)
     name = install("ring", "size=20")

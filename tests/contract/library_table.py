@@ -368,10 +368,7 @@ LIBRARY_TABLE: Sequence[Library] = (
         stand_in(RIVER),
         _RIVER,
         ("river_job", "river_queue"),
-        due=Due(
-            _DUE_RIVER % "available",
-            _DUE_RIVER % "scheduled",
-        ),
+        due=Due(_DUE_RIVER % "available", _DUE_RIVER % "scheduled"),
         finished=Finished(
             """INSERT INTO river_job (state, attempt, finalized_at, args)
         VALUES ('completed', 1, {at}, '{{"n": 1}}')""",
@@ -448,7 +445,7 @@ LIBRARY_TABLE: Sequence[Library] = (
             f"""
         INSERT INTO delayed_jobs (handler, created_at, run_at)
         VALUES ('--- !ruby/struct:Send', {_YESTERDAY_UTC}, {_DUE_UTC})
-        """,
+        """
         ),
         finished=Finished(
             f"""INSERT INTO delayed_jobs (handler, attempts, queue, run_at, created_at, failed_at)
@@ -468,7 +465,7 @@ LIBRARY_TABLE: Sequence[Library] = (
             f"""
         INSERT INTO jobs (queue, payload, attempts, created_at, available_at)
         SELECT 'mail', '{{{{}}}}', 0, EXTRACT(EPOCH FROM {_YESTERDAY}), EXTRACT(EPOCH FROM {{due}})
-        """,
+        """
         ),
     ),
     Library(
@@ -480,7 +477,7 @@ LIBRARY_TABLE: Sequence[Library] = (
             f"""
         INSERT INTO messenger_messages (body, headers, queue_name, created_at, available_at)
         VALUES ('x', '[]', 'mail', {_YESTERDAY_UTC}, {_DUE_UTC})
-        """,
+        """
         ),
     ),
     Library(
@@ -488,10 +485,7 @@ LIBRARY_TABLE: Sequence[Library] = (
         oban,
         _OBAN,
         ("oban_jobs", "oban_producers"),
-        due=Due(
-            _DUE_OBAN % "available",
-            _DUE_OBAN % "retryable",
-        ),
+        due=Due(_DUE_OBAN % "available", _DUE_OBAN % "retryable"),
         finished=Finished(
             f"""INSERT INTO oban_jobs
             (worker, queue, state, attempt, args, scheduled_at, completed_at)
@@ -512,7 +506,7 @@ LIBRARY_TABLE: Sequence[Library] = (
         due=Due(
             f"""
         INSERT INTO q_jobs (enqueued_at, vt, message) VALUES ({_YESTERDAY}, {{due}}, '{{{{}}}}')
-        """,
+        """
         ),
         finished=Finished(
             """INSERT INTO a_jobs (msg_id, read_ct, enqueued_at, archived_at, vt, message)
@@ -535,7 +529,7 @@ LIBRARY_TABLE: Sequence[Library] = (
         )
         SELECT FROM job;
         UPDATE procrastinate_events SET at = {_YESTERDAY} WHERE type = 'deferred'
-        """,
+        """
         ),
         finished=Finished(
             """WITH one AS (
@@ -570,15 +564,10 @@ LIBRARY_TABLE: Sequence[Library] = (
             f"""
         INSERT INTO pgqueuer (priority, status, entrypoint, created, updated, execute_after)
         VALUES (0, 'queued', 'mail', {_YESTERDAY}, {_YESTERDAY}, {{due}})
-        """,
+        """
         ),
     ),
-    Library(
-        "pgqueuer-0",
-        of_pip("pgqueuer==0.15.0", PGQUEUER_SQL),
-        _PGQUEUER_0,
-        ("pgqueuer",),
-    ),
+    Library("pgqueuer-0", of_pip("pgqueuer==0.15.0", PGQUEUER_SQL), _PGQUEUER_0, ("pgqueuer",)),
     Library(
         "graphile-worker",
         graphile_worker,
@@ -588,7 +577,7 @@ LIBRARY_TABLE: Sequence[Library] = (
             f"""
         SELECT add_job('send');
         UPDATE _private_jobs SET created_at = {_YESTERDAY}, run_at = {{due}}
-        """,
+        """
         ),
         finished=Finished(
             """SELECT add_job('send', '{{"n": 1}}');
@@ -601,17 +590,9 @@ LIBRARY_TABLE: Sequence[Library] = (
         ),
     ),
     Library(
-        "graphile-worker-15",
-        graphile_of("0.15.1"),
-        _GRAPHILE_15,
-        ("jobs", "job_queues", "tasks"),
+        "graphile-worker-15", graphile_of("0.15.1"), _GRAPHILE_15, ("jobs", "job_queues", "tasks")
     ),
-    Library(
-        "graphile-worker-0",
-        graphile_of("0.13.0"),
-        _GRAPHILE_0,
-        ("jobs", "job_queues"),
-    ),
+    Library("graphile-worker-0", graphile_of("0.13.0"), _GRAPHILE_0, ("jobs", "job_queues")),
     Library(
         "pg-boss",
         pg_boss,
@@ -619,7 +600,7 @@ LIBRARY_TABLE: Sequence[Library] = (
         ("job_common",),
         due=Due(
             f"""INSERT INTO job (name, created_on, start_after)
-            VALUES ('mail', {_YESTERDAY}, {{due}})""",
+            VALUES ('mail', {_YESTERDAY}, {{due}})"""
         ),
         finished=Finished(
             """INSERT INTO job (name, state, data, completed_on, retry_count, deletion_seconds)
@@ -632,18 +613,8 @@ LIBRARY_TABLE: Sequence[Library] = (
         ),
         queue="mail",
     ),
-    Library(
-        "pg-boss-11",
-        of_npm("11.1.2", BOSS_10),
-        _BOSS,
-        ("job_common",),
-    ),
-    Library(
-        "pg-boss-9",
-        of_npm("9.0.3", BOSS_9),
-        _BOSS_OF_9,
-        ("job",),
-    ),
+    Library("pg-boss-11", of_npm("11.1.2", BOSS_10), _BOSS, ("job_common",)),
+    Library("pg-boss-9", of_npm("9.0.3", BOSS_9), _BOSS_OF_9, ("job",)),
 )
 DUE = [of for of in LIBRARY_TABLE if of.due.waits]
 FINISHED = [of for of in LIBRARY_TABLE if of.finished.adds]

@@ -103,10 +103,7 @@ def test_a_login_that_cannot_write_the_audit_is_refused_with_advice(
         "GRANT SELECT, INSERT ON dbq.queue, dbq.setting TO {}",
         "GRANT CREATE ON SCHEMA public TO {}",
     )
-    with (
-        login(client.url, *grants) as url,
-        closing(open_database(url)) as restricted,
-    ):
+    with login(client.url, *grants) as url, closing(open_database(url)) as restricted:
         with pytest.raises(RefusedError, match="audit") as refused:
             installed(restricted, FIFO)
         assert "dbq-console upgrade" in refused.value.next_step

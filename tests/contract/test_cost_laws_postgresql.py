@@ -180,12 +180,7 @@ class Meter:
 
 @pytest.mark.parametrize(("design", "state", "verbs"), CASES)
 def test_costs_keep_their_laws(
-    url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    design: str,
-    state: str,
-    verbs: str,
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, design: str, state: str, verbs: str
 ) -> None:
     for module in (messages, message_count, rows):  # a slow machine would begin more of them
         monkeypatch.setattr(module, "TRANSACTION_SECONDS", math.inf)

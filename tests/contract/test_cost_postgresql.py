@@ -412,8 +412,7 @@ def test_nearly_all_updates_of_slots_are_hot_from_the_first_lap(
 
 
 @pytest.mark.parametrize(
-    "width",
-    [w if w in SHORT_WIDTHS else pytest.param(w, marks=pytest.mark.long) for w in WIDTHS],
+    "width", [w if w in SHORT_WIDTHS else pytest.param(w, marks=pytest.mark.long) for w in WIDTHS]
 )
 @pytest.mark.parametrize("ring", RINGS, ids=str)
 def test_nearly_all_updates_of_slots_are_hot_after_a_resize(

@@ -149,10 +149,7 @@ def test_a_login_that_may_not_read_decisions_can_read_the_catalog(ring: Client) 
         Target(ring.database, ring.queue, Rights.ADMIN), {"reason": None}
     ).run_to_end()
     older = "GRANT SELECT ON dbq.queue, dbq.setting, dbq.action TO {}"
-    with (
-        login(ring.url, READ_CATALOG[0], older) as url,
-        closing(open_database(url)) as theirs,
-    ):
+    with login(ring.url, READ_CATALOG[0], older) as url, closing(open_database(url)) as theirs:
         for database, kinds in ((ring.database, ["protection"]), (theirs, [])):
             with database.transaction("read", read_only=True) as connection:
                 assert [decision.kind for decision in catalog.read(connection).decisions] == kinds

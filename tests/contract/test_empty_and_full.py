@@ -49,9 +49,7 @@ def filled(client: Client) -> int:
 
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
-def test_a_full_ring_stores_what_fits_and_consumes_no_number_for_the_rest(
-    client: Client,
-) -> None:
+def test_a_full_ring_stores_what_fits_and_consumes_no_number_for_the_rest(client: Client) -> None:
     size = filled(client)
     before = client.status()
     assert before.next_push is not None

@@ -90,9 +90,7 @@ def test_ending_a_session_that_holds_rows_makes_them_available_again(
     assert (entry.outcome, str(pid) in entry.detail) == ("done", True)
 
 
-def test_a_session_whose_transaction_or_connection_ended_is_skipped(
-    use_postgresql: Use,
-) -> None:
+def test_a_session_whose_transaction_or_connection_ended_is_skipped(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     with popping(client) as holder:

@@ -5,10 +5,7 @@ import time
 import pytest
 
 from tests.cli.calls import Console
-from tests.contract.libraries import (
-    adopt,
-    findings,
-)
+from tests.contract.libraries import adopt, findings
 from tests.contract.node_libraries import GraphileApp, graphile_worker
 from tests.servers import login
 

@@ -13,14 +13,7 @@ from console.designs import DESIGNS
 from console.engines import Database
 from console.features.presets import adopt
 from console.figures import PERCENTILES
-from console.monitor.latency import (
-    EVERY_SECONDS,
-    FEWEST,
-    Latency,
-    Percentiles,
-    cuts,
-    impossible,
-)
+from console.monitor.latency import EVERY_SECONDS, FEWEST, Latency, Percentiles, cuts, impossible
 from console.monitor.memory import FIRST_PAUSE_SECONDS, Memory
 from console.monitor.sample import take_sample
 from tests.contract.client import Client

@@ -21,14 +21,7 @@ from console.monitor.rates import STATES
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console, call
 from tests.contract import python_libraries
-from tests.contract.libraries import (
-    adopt,
-    counts,
-    error_group,
-    figures,
-    findings,
-    listed,
-)
+from tests.contract.libraries import adopt, counts, error_group, figures, findings, listed
 from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
 from tests.contract.stand_in import RIVER, StandIn
 

@@ -288,11 +288,7 @@ CASES = [
         found={"queues": TWO},
         error=("jobs", 2, "IOError: no host 7"),
         then=[
-            Then(
-                "$ requeue jobs --dry-run",
-                (3, 2, 2, 1, 2, 1),
-                "1 they have a concurrency_key",
-            ),
+            Then("$ requeue jobs --dry-run", (3, 2, 2, 1, 2, 1), "1 they have a concurrency_key"),
             Then("$ requeue jobs --yes", (4, 2, 2, 1, 1, 1)),
             Then("$ release jobs --dry-run", (4, 2, 2, 1, 1, 1), "skipped: 1 their owner is alive"),
             Then("$ release jobs --yes", (5, 2, 1, 0, 1, 1)),

@@ -7,12 +7,7 @@ import psycopg
 import pytest
 
 from console.actions.maintain import maintain
-from console.actions.maintenance import (
-    IndexMeasure,
-    MaintainLimits,
-    Maintenance,
-    find,
-)
+from console.actions.maintenance import IndexMeasure, MaintainLimits, Maintenance, find
 from console.catalog import audit
 from console.designs import DESIGNS
 from console.engines import open_database

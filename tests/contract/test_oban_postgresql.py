@@ -3,14 +3,7 @@
 import pytest
 
 from tests.cli.calls import Console
-from tests.contract.libraries import (
-    adopt,
-    counts,
-    discovered,
-    figures,
-    listed,
-    planned,
-)
+from tests.contract.libraries import adopt, counts, discovered, figures, listed, planned
 from tests.contract.oban_library import ObanApp, installed
 from tests.servers import value
 

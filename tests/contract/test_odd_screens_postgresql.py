@@ -93,11 +93,7 @@ async def test_our_own_queue_with_odd_times(
 @pytest.mark.long
 @pytest.mark.parametrize(("design", "odd", "type_"), CASES, ids=str)
 async def test_an_adopted_table_of_odd_values(
-    console: Console,
-    caplog: pytest.LogCaptureFixture,
-    design: str,
-    odd: Sequence[str],
-    type_: str,
+    console: Console, caplog: pytest.LogCaptureFixture, design: str, odd: Sequence[str], type_: str
 ) -> None:
     create(console, design, odd, type_)
     await tour_of(console, "odd", caplog)

@@ -159,10 +159,7 @@ def test_a_login_that_may_not_be_the_owner_acts_as_itself(
     grants += ["GRANT ALL ON ALL TABLES IN SCHEMA dbq, public TO {}"]
     if member:
         grants += [f"GRANT {theirs.owner} TO {{}}"]
-    with (
-        login(theirs.url, *grants) as url,
-        closing(open_database(url)) as database,
-    ):
+    with login(theirs.url, *grants) as url, closing(open_database(url)) as database:
         name = value(theirs.url, "SELECT quote_ident(current_database())")
         execute(theirs.url, f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC")
         mine = Client(database, client.queue)

@@ -15,15 +15,7 @@ from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
 from tests.contract import pgmq_library as pgmq
 from tests.contract.libraries import counts, figures, findings, listed, planned
-from tests.servers import (
-    EXTERNAL_URL,
-    READ_CATALOG,
-    Server,
-    execute,
-    fresh_database,
-    login,
-    value,
-)
+from tests.servers import EXTERNAL_URL, READ_CATALOG, Server, execute, fresh_database, login, value
 
 
 @pytest.fixture

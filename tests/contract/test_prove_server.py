@@ -150,9 +150,7 @@ FALSE: dict[str, Callable[[Patch], None]] = {
     "catalog-during-ddl": replaced(relations, "named", lambda *_: []),
     "identity-order": replaced(number_questions, "push_many", lambda of, *given: of(*given)[::-1]),
     "sampling": replaced(
-        session_questions,
-        "take_sample",
-        lambda of, *given, only: of(*given, only=only[1:]),
+        session_questions, "take_sample", lambda of, *given, only: of(*given, only=only[1:])
     ),
 }
 """Code of each question that PostgreSQL can answer, and what makes it false."""

@@ -322,10 +322,7 @@ def test_an_admin_installs_and_owns_what_it_installed(site: Site) -> None:
         uninstall(admin, queue, keep_archive=False, with_messages=True)
     with pytest.raises(RefusedError):
         uninstall(
-            admin,
-            site.client("owner", "0 naive").queue,
-            keep_archive=False,
-            with_messages=True,
+            admin, site.client("owner", "0 naive").queue, keep_archive=False, with_messages=True
         )
     with site.by["owner"].transaction("make a table") as connection:
         connection.execute(text("CREATE TABLE public.theirs (id int, body text)"))

@@ -19,15 +19,7 @@ from console.engines import Database, open_database
 from console.features.presets import discovery
 from tests.cli.calls import Console
 from tests.contract import stand_in
-from tests.contract.libraries import (
-    adopt,
-    counts,
-    discovered,
-    figures,
-    findings,
-    listed,
-    working,
-)
+from tests.contract.libraries import adopt, counts, discovered, figures, findings, listed, working
 from tests.contract.packages import from_pip
 from tests.contract.plans import Statement
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
@@ -117,7 +109,7 @@ def test_discover_adopts_all_that_it_found_after_the_plan(
     assert planned.status == 4
     assert "adopt Theirs.river_job as river_job" in planned.out.decode()
     assert console.done("discover", "--adopt", "--dry-run", "--json").json["adopts"] == [
-        *("job", "river_job", "solid_queue_jobs"),
+        *("job", "river_job", "solid_queue_jobs")
     ]
     assert console.done("status", "--json").json["queues"] == []
     console.done("discover", "--adopt", "--yes")
@@ -294,9 +286,7 @@ def test_all_of_rivers_queues_are_paused_at_once(console: Console, theirs: Stand
 
 
 @pytest.mark.long
-def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(
-    console: Console,
-) -> None:
+def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(console: Console) -> None:
     theirs = stand_in.SolidQueue(console.url)
     theirs.create(SOLID_QUEUE)
     theirs.note_runs()

@@ -356,10 +356,7 @@ def test_the_session_that_holds_rows_is_reported(client: Client) -> None:
         pytest.skip(client.database.capabilities.missing["sessions"])
     before = client.snapshot()
     assert (before.holders, before.held_seconds, before.held_by) == (0, None, ())
-    with (
-        closing(open_database(client.url)) as database,
-        database.transaction("pop") as connection,
-    ):
+    with closing(open_database(client.url)) as database, database.transaction("pop") as connection:
         assert pop.pop_many(connection, client.queue, 1)
         observed = client.snapshot()
         (holder,) = observed.held_by

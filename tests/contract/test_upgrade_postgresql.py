@@ -274,9 +274,7 @@ def test_a_function_with_another_signature_is_replaced_and_keeps_its_rights(
         assert rights == [(True, False)]
 
 
-def test_a_ring_that_lacks_the_turn_sequence_gets_it_with_its_rights(
-    use_postgresql: Use,
-) -> None:
+def test_a_ring_that_lacks_the_turn_sequence_gets_it_with_its_rights(use_postgresql: Use) -> None:
     """With the rights of the pop sequence, without which a consumer's pop would be refused."""
     client = use_postgresql(RING)
     fill(client)

@@ -132,9 +132,7 @@ class Campaign:
         self.held: list[psycopg.Connection] = []
         self.paused: list[Forked] = []
         self.operators = Operators(
-            self.queues,
-            random.Random(f"verbs {seed}"),
-            folder / "clients" / "operator.log",
+            self.queues, random.Random(f"verbs {seed}"), folder / "clients" / "operator.log"
         )
         self.clients = Clients(folder / "clients", "", chance=self.chance)
         self.stops = {kind: folder / f"stop-{kind}" for kind in ("producers", "consumers")}

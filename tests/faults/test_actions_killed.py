@@ -53,12 +53,7 @@ def database(server: Server) -> Iterator[Database]:
     ids=str,
 )
 def test_a_killed_action_finishes_when_run_again(
-    database: Database,
-    name: str,
-    options: dict[str, str],
-    verb: str,
-    long: bool,
-    tmp_path: Path,
+    database: Database, name: str, options: dict[str, str], verb: str, long: bool, tmp_path: Path
 ) -> None:
     for seed in range(20 if long else 1):
         dice = random.Random(f"{name} {verb} {seed}")

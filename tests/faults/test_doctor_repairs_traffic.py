@@ -33,13 +33,7 @@ from tests.faults.harness.faults import (
     dropped_indexes,
     left_open,
 )
-from tests.faults.harness.queue import (
-    CLAIM,
-    FIFO,
-    RING,
-    FaultyQueue,
-    Use,
-)
+from tests.faults.harness.queue import CLAIM, FIFO, RING, FaultyQueue, Use
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.slow

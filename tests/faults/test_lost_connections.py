@@ -20,13 +20,7 @@ from console.errors import ConnectionFailedError, ConsoleError, InDoubtError
 from console.monitor.scan_query import MessageSource
 from console.plan import Progress
 from tests.contract.installs import run_concurrently
-from tests.faults.harness.connections import (
-    FATES,
-    AtCommit,
-    added_and_removed,
-    proxied,
-    rows_of,
-)
+from tests.faults.harness.connections import FATES, AtCommit, added_and_removed, proxied, rows_of
 from tests.servers import connect
 from tests.servers.proxy import Fate, Proxy
 
@@ -208,9 +202,7 @@ def test_a_caller_can_time_out_while_another_connects(queues_url: str) -> None:
 
 
 @pytest.mark.long
-def test_an_unresponsive_server_is_an_error_after_the_statement_time_out(
-    queues_url: str,
-) -> None:
+def test_an_unresponsive_server_is_an_error_after_the_statement_time_out(queues_url: str) -> None:
     hasty = Timeouts(connect_seconds=1, statement_seconds=0.5)
     with proxied(queues_url, hasty) as (proxy, database):
         select_one(database)

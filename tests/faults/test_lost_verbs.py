@@ -27,11 +27,7 @@ from tests.faults.harness.connections import (
 from tests.servers import ensure_running, fresh_database, login, value
 from tests.servers.proxy import Fate, Proxy
 
-HASTY = {
-    "DBQ_CONNECT_TIMEOUT": "1s",
-    "DBQ_STATEMENT_TIMEOUT": "1s",
-    "DBQ_LOCK_TIMEOUT": "500ms",
-}
+HASTY = {"DBQ_CONNECT_TIMEOUT": "1s", "DBQ_STATEMENT_TIMEOUT": "1s", "DBQ_LOCK_TIMEOUT": "500ms"}
 READING = (
     "status",
     "status mail",

@@ -231,9 +231,7 @@ def test_a_number_both_parked_and_void_is_removed(make: Make) -> None:
         assert ring.texts() == ["one"]
 
 
-def test_a_push_that_cannot_use_a_number_unparks_it(
-    make: Make,
-) -> None:
+def test_a_push_that_cannot_use_a_number_unparks_it(make: Make) -> None:
     """No void is recorded for a parked number, as deleting its row has the same effect."""
     ring = make(size=2)
     assert ring.push_many(["one", "two"]) == [1, 2]

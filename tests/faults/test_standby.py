@@ -209,12 +209,7 @@ def _shows_the_moment_that_it_replayed(database: Database) -> None:
 
 
 def _says(
-    console: Console,
-    text: str,
-    *,
-    lag: float | None,
-    paused: bool,
-    verbs: Verbs = READING,
+    console: Console, text: str, *, lag: float | None, paused: bool, verbs: Verbs = READING
 ) -> None:
     """Each of the verbs says so, in words and with --json; `lag` None: whatever it is."""
 

@@ -470,8 +470,7 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
         pusher.execute("COMMIT")
         with recording(acts(ring, sees=False, policy=Policy()), tmp_path, said.append):
             wait_until(
-                lambda: {number for number, _ in ring.parked()} == expected,
-                "the holes are dropped",
+                lambda: {number for number, _ in ring.parked()} == expected, "the holes are dropped"
             )
         assert holes.isdisjoint(number for number, _ in ring.parked())
         assert ring.popped() == "to come"

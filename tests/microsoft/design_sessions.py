@@ -20,14 +20,7 @@ from tests.contract.variants import Variant
 from tests.faults.harness.model import finish
 from tests.microsoft import broker
 from tests.microsoft.interpreter import Call, defaults
-from tests.microsoft.server import (
-    AttentionError,
-    Index,
-    Row,
-    Server,
-    ServerError,
-    Session,
-)
+from tests.microsoft.server import AttentionError, Index, Row, Server, ServerError, Session
 from tests.microsoft.texts import COMMENT, with_variables
 from tests.microsoft.trees import Node
 from tests.microsoft.values import Steps, column_of, inside, last

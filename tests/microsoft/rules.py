@@ -102,11 +102,7 @@ RULES = (
         "a client's cancel rolls back under XACT_ABORT, else the transaction stays open",
         _PROBED + "transactions.md; mirek/msduck reference/attention.json",
     ),
-    Rule(
-        "attention-in-statement",
-        "the statement that a cancel meets has done nothing",
-        NO_SOURCE,
-    ),
+    Rule("attention-in-statement", "the statement that a cancel meets has done nothing", NO_SOURCE),
     Rule(
         "application-lock",
         "sp_getapplock waits, and a circle through it is -3 without an error; the lock ends with "

@@ -29,10 +29,7 @@ MISTAKES: Mapping[str, tuple[set[str], str]] = {
         {BINDER},
         "SELECT m.id FROM [sales].[orders] AS m WITH (INDEX (orders_by_age))",
     ),
-    "an undeclared variable": (
-        {BINDER},
-        "SELECT m.id FROM [sales].[orders] AS m WHERE m.id = @x",
-    ),
+    "an undeclared variable": ({BINDER}, "SELECT m.id FROM [sales].[orders] AS m WHERE m.id = @x"),
     "a parameter that does not exist": ({BINDER}, "EXEC [sales].[orders_push] @body = N''"),
     "hints that exclude each other": (
         {TREES},

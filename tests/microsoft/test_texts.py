@@ -8,12 +8,7 @@ import pytest
 from console.designs import presets
 from tests.contract.variants import Variant
 from tests.microsoft import digests
-from tests.microsoft.texts import (
-    VARIANTS,
-    every_text,
-    printed,
-    statements_of,
-)
+from tests.microsoft.texts import VARIANTS, every_text, printed, statements_of
 from tests.microsoft.tools import GRAMMARS, NO_ICU, Tools, icu
 
 UNBOUND = {

@@ -25,13 +25,7 @@ from console.features.lake.lake import _LOGIN, Lake
 from console.features.lake.table import MessagesTable
 from tests.contract.client import Client
 from tests.pipeline import weekly
-from tests.pipeline.archive_tools import (
-    all_payloads,
-    execute_sql,
-    payloads,
-    push_and_pop,
-    run,
-)
+from tests.pipeline.archive_tools import all_payloads, execute_sql, payloads, push_and_pop, run
 from tests.pipeline.conftest import NewQueue
 from tests.pipeline.recorded import BEGIN, all_rows, sample, write
 from tests.pipeline.test_archive_killed import kill_under_traffic, run_driver

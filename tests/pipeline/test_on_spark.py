@@ -28,10 +28,7 @@ from console.features.lake.spark import Item, SparkTasks
 from console.features.lake.table import QueueArchive
 from tests.cli.calls import call
 from tests.pipeline import weekly
-from tests.pipeline.archive_tools import (
-    NO_RETENTION,
-    push_and_pop_by_subscribers,
-)
+from tests.pipeline.archive_tools import NO_RETENTION, push_and_pop_by_subscribers
 from tests.pipeline.conftest import NewQueue
 from tests.pipeline.test_forecast_lake import make_forecast, put_rollups, read
 from tests.pipeline.test_rollups import check_late_segments

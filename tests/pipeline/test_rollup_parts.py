@@ -212,12 +212,7 @@ def test_a_day_that_only_the_lake_has_is_shown_from_its_minutes(tmp_path: Path) 
     assert [(m.name, m.at) for m in result.marks] == [("hole", late)]
     wide = history(tmp_path, "prod", "orders", span, lake=str(tmp_path), most_points=12)
     (point,) = wide.points
-    assert (
-        wide.step_seconds,
-        point.samples,
-        point["ready"],
-        point["push_per_second"],
-    ) == (
+    assert (wide.step_seconds, point.samples, point["ready"], point["push_per_second"]) == (
         300,
         8,
         9,

@@ -221,7 +221,7 @@ def test_each_call_records_a_run_except_a_dry_run(
     assert listed["runs"][1]["result"] == done.json
     lines = call("pipeline", "runs").text.splitlines()
     assert ["refused" in lines[1], "is not the queue's name" in lines[2], "done" in lines[3]] == [
-        *(True, True, True),
+        *(True, True, True)
     ]
 
 

@@ -86,10 +86,7 @@ def record(root: Path, pushes: Numbers, pops: Numbers, begin: datetime = BEGIN) 
         rows = []
         for number in range(24 * 6):
             hour, at = number // 6, begin + timedelta(days=day, minutes=10 * number)
-            rates = {
-                "push_per_second": pushed[hour] / 3600,
-                "pop_per_second": popped[hour] / 3600,
-            }
+            rates = {"push_per_second": pushed[hour] / 3600, "pop_per_second": popped[hour] / 3600}
             one = {"at": at, "schema": "public", "queue": "orders", "design": "fifo"}
             rows.append({**one, **rates, "next_seconds": 600.0})
         write(root, SAMPLES, *rows)

@@ -98,10 +98,7 @@ class Cluster:
         return self._daemon("worker.Worker", words, {})
 
     def _daemon(
-        self,
-        name: str,
-        words: list[str],
-        options: Mapping[str, object],
+        self, name: str, words: list[str], options: Mapping[str, object]
     ) -> "subprocess.Popen[bytes]":
         java = " ".join(f"-D{option}={value}" for option, value in options.items())
         log = self.folder / f"{name}.log"

@@ -52,9 +52,7 @@ TEXTS = [
 _SIGNS = "ab\"'[]{}()$%:@=~;,.\\/ \t\n\r\x1b\x9b\u202e\u2028é\N{GRINNING FACE}#|"
 
 texts = st.one_of(
-    st.sampled_from(TEXTS),
-    st.text(max_size=30),
-    st.text(st.sampled_from(_SIGNS), max_size=20),
+    st.sampled_from(TEXTS), st.text(max_size=30), st.text(st.sampled_from(_SIGNS), max_size=20)
 )
 """Any text, even with unpaired surrogates."""
 

@@ -150,10 +150,7 @@ def _installed(server: str, name: str) -> Iterator[tuple[Database, str, Queue]]:
     """A database with an empty queue of that design, and its URL."""
     of = design(name)
     queue = installed_queue("public", "deep", of, of.complete_options({}, "postgresql"))
-    with (
-        fresh_database(server) as url,
-        closing(open_database(url, timeouts=PATIENT)) as database,
-    ):
+    with fresh_database(server) as url, closing(open_database(url, timeouts=PATIENT)) as database:
         install(database, queue)
         yield database, url, queue
 
@@ -216,11 +213,7 @@ def _spending() -> Iterator[list[Spent]]:
     began, server, client = time.perf_counter(), _server_cpu(), time.process_time()
     yield spent
     spent.append(
-        Spent(
-            time.perf_counter() - began,
-            _server_cpu() - server,
-            time.process_time() - client,
-        )
+        Spent(time.perf_counter() - began, _server_cpu() - server, time.process_time() - client)
     )
 
 

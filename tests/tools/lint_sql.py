@@ -224,7 +224,7 @@ def _linter(engine: str, parser_in_rust: str = "auto") -> Linter:
             },
             # Syntax that looks like a function but is a keyword.
             "rules": {
-                "capitalisation.functions": {"ignore_words": "ANY,ARRAY,CAST,EXISTS,EXTRACT"},
+                "capitalisation.functions": {"ignore_words": "ANY,ARRAY,CAST,EXISTS,EXTRACT"}
             },
         }
     )

@@ -208,7 +208,7 @@ async def test_a_bench_shows_its_progress_and_its_errors() -> None:
         assert "messages/s 2,002   fifo x10, second 3" in console.picture
         now = table.cells("fifo x10")
         assert [now[name].text for name in ("mark", "rate", "rounds", "pop_p95")] == [
-            *("▶", "2,002", "0 of 2", "2.00"),
+            *("▶", "2,002", "0 of 2", "2.00")
         ]
         assert table.cells("ring")["rounds"].text == "1 of 2"
         bad = replace(

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.catalog import installed_queue
-from console.clock import (
-    scale,
-    scale_count,
-    scale_seconds,
-    short_count,
-    short_seconds,
-    ticks,
-)
+from console.clock import scale, scale_count, scale_seconds, short_count, short_seconds, ticks
 from console.designs import design
 from console.doctor.finding import Diagnosis
 from console.features.history.forecast import Band, Expected, Forecast

@@ -229,8 +229,7 @@ async def on_fleet(fleet: Fleet) -> AsyncIterator[Opened]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("hosts", "queues", "silent"),
-    [(6, 3, 2), pytest.param(60, 20, 20, marks=pytest.mark.long)],
+    ("hosts", "queues", "silent"), [(6, 3, 2), pytest.param(60, 20, 20, marks=pytest.mark.long)]
 )
 async def test_hosts_that_fall_silent_do_not_delay_the_others(
     tmp_path: Path, hosts: int, queues: int, silent: int

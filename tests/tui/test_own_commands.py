@@ -66,7 +66,7 @@ def test_a_value_never_becomes_an_option_and_none_is_left_out() -> None:
         command("show {claimed_at}").arguments({"id": "1", "claimed_at": None})
     at = datetime(2026, 3, 29, 1, tzinfo=UTC)
     assert command("a {claimed_at} {{}}").arguments({"claimed_at": at}) == [
-        *("a", "2026-03-29T01:00:00+00:00", "{}"),
+        *("a", "2026-03-29T01:00:00+00:00", "{}")
     ]
 
 

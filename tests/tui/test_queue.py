@@ -266,9 +266,7 @@ async def test_keys_act_on_this_queue_and_it_is_not_opened_twice() -> None:
         assert len(console.app.screen_stack) == before + 1
 
 
-async def test_a_dropped_queue_says_since_when_and_keeps_its_figures(
-    polled: list[str],
-) -> None:
+async def test_a_dropped_queue_says_since_when_and_keeps_its_figures(polled: list[str]) -> None:
     async with opened() as console:
         opened_actions: list[object] = []
         console.app.open_actions = opened_actions.append  # type: ignore[method-assign,assignment]

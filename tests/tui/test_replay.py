@@ -190,9 +190,7 @@ async def test_a_connection_that_was_not_recorded_is_not_shown_as_lost(tmp_path:
         assert console.app.context.store.findings(console.app.context.clock.monotonic()) == ()
 
 
-async def test_a_replay_groups_the_connections_of_a_fleet(
-    tmp_path: Path,
-) -> None:
+async def test_a_replay_groups_the_connections_of_a_fleet(tmp_path: Path) -> None:
     """Whether it is configured here or not; many connections start folded, as in a live console."""
     names = [f"shops/host{number}" for number in range(9)]
     for name in (*names, "odd/one"):

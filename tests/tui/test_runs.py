@@ -117,7 +117,7 @@ async def test_each_run_has_a_row_and_the_cursor_stays_on_its_run(posted: None) 
             *("03-29 02:00:20", "400,000", "122.3 MB", "20,000", "20.0 s"),
         )
         assert [size(number) for number in (None, 7, 4_200, 90 * 10**9)] == [
-            *("", "7 B", "4.2 kB", "90.0 GB"),
+            *("", "7 B", "4.2 kB", "90.0 GB")
         ]
         await console.press("j")
         table = screen.table
@@ -190,12 +190,7 @@ async def test_a_run_is_stopped_only_after_a_typed_confirmation(
 
 
 def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> None:
-    values = {
-        "lake": "/l",
-        "older": "1h",
-        "retention": "7d",
-        "shared": "yes",
-    }
+    values = {"lake": "/l", "older": "1h", "retention": "7d", "shared": "yes"}
     named = jobs.confirmed(jobs.job_of("archive", values, conn(rights=Rights.OPERATOR), KEY))
     assert named.words == (
         *("pipeline", "archive", "--yes", "jobs", "--lake=/l", "--older=1h", "--shared"),

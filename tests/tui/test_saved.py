@@ -242,9 +242,7 @@ def colour(app: ConsoleApp, name: str) -> str:
     return app.theme_variables[f"mark-{name}"].lower()
 
 
-async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
-    file: Path,
-) -> None:
+async def test_connections_have_the_marks_of_their_profiles_beside_their_names(file: Path) -> None:
     openings = [open_profile(profile) for profile in load({"DBQ_CONFIG": str(file)}).profiles()]
     connections = [connection.conn for connection in openings]
     assert [connection.color for connection in connections] == ["blue", "red"]
@@ -266,7 +264,7 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
         await console.until(
             lambda: (
                 marks(console) == {colour(console.app, name) for name in ("blue", "red")} != both
-            ),
+            )
         )
 
 

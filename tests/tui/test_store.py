@@ -255,11 +255,7 @@ def histories(draw: st.DrawFn) -> list[tuple[float, int | None, bool]]:
     """Samples: their time, what was ready (None: unknown), whether they failed."""
     steps = draw(
         st.lists(
-            st.tuples(
-                st.floats(0.05, 4000.0),
-                st.none() | st.integers(0, 10**7),
-                st.booleans(),
-            ),
+            st.tuples(st.floats(0.05, 4000.0), st.none() | st.integers(0, 10**7), st.booleans()),
             min_size=1,
             max_size=60,
         )

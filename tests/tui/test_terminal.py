@@ -168,8 +168,7 @@ _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
 
 
 def test_ctrl_q_restores_the_terminal_and_stops_an_action_after_its_batch(
-    database: Database,
-    database_url: str,
+    database: Database, database_url: str
 ) -> None:
     """The same action again completes the rest."""
     queue = make(database, "mail", "claim", {})

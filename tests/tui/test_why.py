@@ -51,9 +51,7 @@ async def test_why_shows_causes_evidence_and_what_would_disprove_them(
         assert shown.navigator.calls == [("queue", KEY, "consumers")]
 
 
-async def test_why_has_no_empty_table_where_nothing_is_to_explain(
-    explanation: Explanation,
-) -> None:
+async def test_why_has_no_empty_table_where_nothing_is_to_explain(explanation: Explanation) -> None:
     async with one_tab(WhyTab) as shown:
         nothing: Any = {**vars(explanation), "causes": (), "changes": (), "harms": False}
         await shown.show(Explanation(**nothing))

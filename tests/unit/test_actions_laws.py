@@ -41,9 +41,7 @@ def test_a_sum_of_balanced_ledgers_is_balanced(ledgers: list[Ledger]) -> None:
 
 
 @given(
-    balanced(),
-    st.sampled_from(["selected", "out", "into"]),
-    st.integers(-1000, 1000).filter(bool),
+    balanced(), st.sampled_from(["selected", "out", "into"]), st.integers(-1000, 1000).filter(bool)
 )
 def test_any_wrong_count_in_a_ledger_is_detected(
     ledger: Ledger, name: str, difference: int

@@ -74,7 +74,7 @@ def test_counts_and_rates_have_one_form() -> None:
     assert count(3_400_000, estimated=True) == "≈3.4 M"
     assert rate(812) == "812.0"
     assert [row_rate(one) for one in (0.0, 0.01, 0.4, 3.0, 12.6, 59_000)] == [
-        *("0", "<0.1", "0.4", "3.0", "13", "59,000"),
+        *("0", "<0.1", "0.4", "3.0", "13", "59,000")
     ]
 
 

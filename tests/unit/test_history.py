@@ -113,9 +113,7 @@ def test_the_step_is_the_shortest_that_fits(seconds: int, most: int) -> None:
     assert not shorter or seconds / shorter[-1] > most * (1 - 1e-6)
 
 
-def test_a_finding_lasts_from_its_first_diagnosis_to_the_first_without_it(
-    tmp_path: Path,
-) -> None:
+def test_a_finding_lasts_from_its_first_diagnosis_to_the_first_without_it(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(0, ready=1))
     diagnoses: list[dict[str, Any]] = []
     for minute, codes in enumerate(([], ["orphan"], ["orphan", "hole"], ["hole"], [], ["orphan"])):

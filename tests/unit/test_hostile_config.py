@@ -35,9 +35,7 @@ VALUES = st.recursive(
 )
 WORDS = st.sampled_from([*KEYS, "profiles", "filters", "queue_filters", "groups", "queues", "late"])
 TABLES = st.recursive(
-    VALUES,
-    lambda inner: st.dictionaries(WORDS | texts, inner, max_size=4),
-    max_leaves=12,
+    VALUES, lambda inner: st.dictionaries(WORDS | texts, inner, max_size=4), max_leaves=12
 )
 DOCUMENTS = st.dictionaries(WORDS | texts, TABLES, max_size=5)
 

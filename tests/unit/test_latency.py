@@ -167,10 +167,7 @@ def test_latencies_are_recorded_and_history_has_the_highest() -> None:
     old = {name: value for name, value in rows[0].items() if name not in FIGURES}
     for read in ([*rows, old], thinned(table_of([*rows, old]), 60)):
         (point,) = points(read, 60)
-        assert (point["waiting_p50_seconds"], point["waiting_p99_seconds"]) == (
-            0.5,
-            1.5,
-        )
+        assert (point["waiting_p50_seconds"], point["waiting_p99_seconds"]) == (0.5, 1.5)
         assert point["processing_p50_seconds"] is None
 
 

@@ -13,12 +13,7 @@ from console.engines.mssql.capabilities import Probe, capabilities_of
 from console.engines.product import Capabilities
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.sql import templates
-from tests.unit.mssql_tools import (
-    ENTERPRISE,
-    Odbc,
-    OperationalError,
-    ProgrammingError,
-)
+from tests.unit.mssql_tools import ENTERPRISE, Odbc, OperationalError, ProgrammingError
 
 FIELDS = dataclasses.fields(Probe)
 
@@ -169,8 +164,7 @@ def test_babelfish_is_recognized_even_if_it_refuses_the_probe(
     monkeypatch.setattr(templates, "statements", lambda *_: statements)
     answers: dict[str, Any] = {
         "/* dbq server.capabilities */ SELECT 1 AS x": ProgrammingError(
-            "42000",
-            "[42000] [FreeTDS][SQL Server]'PARSENAME' is not known. (195) (SQLExecDirectW)",
+            "42000", "[42000] [FreeTDS][SQL Server]'PARSENAME' is not known. (195) (SQLExecDirectW)"
         ),
         "/* dbq server.babelfish */ SELECT 1 AS x": [("babelfish",), (1,)],
     }

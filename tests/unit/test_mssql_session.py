@@ -13,13 +13,7 @@ from console.engines import Database
 from console.engines.mssql.odbc import Family
 from console.engines.mssql.session import Sizes, as_parameter, with_nulls
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
-from tests.unit.mssql_tools import (
-    SECRET,
-    Odbc,
-    OperationalError,
-    ProgrammingError,
-    open_mssql,
-)
+from tests.unit.mssql_tools import SECRET, Odbc, OperationalError, ProgrammingError, open_mssql
 
 ORIGIN = "[Microsoft][ODBC Driver 18 for SQL Server]"
 PING = "SELECT 1"

@@ -207,9 +207,7 @@ CASES = {
         "allow_escalation delete_most table_locks",
     ),
     "smaller-cache": Case(
-        {"next": (4, 4, 5)},
-        [{"next": (4, 54, 55)}, {"next": (4, 4, 55)}],
-        "shrink_cache",
+        {"next": (4, 4, 5)}, [{"next": (4, 54, 55)}, {"next": (4, 4, 55)}], "shrink_cache"
     ),
     "login-time": Case(
         {"prove.login_times": rows("seen later", 9, 0)},
@@ -221,10 +219,7 @@ CASES = {
             "prove.does_not_compile": [failure(207)],
             "prove.error_state": rows("error transactions", 207, 1),
         },
-        [
-            {"prove.does_not_compile": [failure(207)]},
-            {"prove.does_not_compile": [None]},
-        ],
+        [{"prove.does_not_compile": [failure(207)]}, {"prove.does_not_compile": [None]}],
         "does_not_compile error_state",
     ),
     "release-unheld": Case(
@@ -278,11 +273,7 @@ CASES = {
             ),
             *({**CANCELLED_CALLS, f"common.{name}": DONE} for name in ("complete", "fail")),
             # A transaction that is gone, and half of what it did is not.
-            {
-                **CANCELLED_CALLS,
-                "prove.error_state": rows("error transactions", 0, 0),
-                "left": [0],
-            },
+            {**CANCELLED_CALLS, "prove.error_state": rows("error transactions", 0, 0), "left": [0]},
         ],
         " ".join(
             " ".join(f"push push {call} error_state" for call in calls_of(of)).join(
@@ -321,30 +312,21 @@ CASES = {
                 "prove.conversation_states": endpoints(("initiator", "CO")),
                 "prove.end_conversation": ENDED,
             },
-            {
-                "prove.conversation_states": left_open,
-                "prove.end_conversation": ENDED,
-            },
+            {"prove.conversation_states": left_open, "prove.end_conversation": ENDED},
         ],
         "push push conversation_states conversation end_conversation conversation_states "
         "conversation_states push conversation_states conversation_states",
     ),
     "activation": Case(
         {"prove.count_rows": archived_when_enabled},
-        [
-            {"prove.count_rows": rows("held", 3)},
-            {"prove.count_rows": rows("held", 0)},
-        ],
+        [{"prove.count_rows": rows("held", 3)}, {"prove.count_rows": rows("held", 0)}],
         "count_rows activate count_rows count_rows deactivate",
     ),
     "session-settings": Case(
         {"prove.identity_then_wait": [CANCELLED]},
         [
             {"prove.identity_then_wait": [None]},
-            {
-                "prove.identity_then_wait": [CANCELLED],
-                "prove.identity_of_another": [failure(8107)],
-            },
+            {"prove.identity_then_wait": [CANCELLED], "prove.identity_of_another": [failure(8107)]},
         ],
         "settings settings identity_then_wait settings identity_of_another",
     ),

@@ -171,10 +171,7 @@ def _step(running: list[Iterator[None]], position: int) -> None:
 
 
 def _session(
-    store: Store,
-    committed: _Committed,
-    session: int,
-    transactions: list[tuple[Calls, int]],
+    store: Store, committed: _Committed, session: int, transactions: list[tuple[Calls, int]]
 ) -> Iterator[None]:
     for serial, (calls, ending) in enumerate(transactions):
         tx = store.begin()

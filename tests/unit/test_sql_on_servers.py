@@ -117,10 +117,7 @@ def test_a_script_with_function_bodies_runs_whatever_its_names_contain(
 def test_a_column_that_differs_from_the_row_type_fails_even_without_rows(
     database: Database,
 ) -> None:
-    with (
-        pytest.raises(TypeError, match="other"),
-        database.transaction("ask") as connection,
-    ):
+    with pytest.raises(TypeError, match="other"), database.transaction("ask") as connection:
         sql.rows(connection, _Other, statement("SELECT 'x' AS value WHERE false"))
 
 

@@ -62,10 +62,7 @@ def test_this_machine_is_trusted(url: str) -> None:
     ],
 )
 def test_what_nothing_else_says_is_added(
-    url: str,
-    environment: dict[str, str],
-    test: dict[str, str],
-    production: dict[str, str],
+    url: str, environment: dict[str, str], test: dict[str, str], production: dict[str, str]
 ) -> None:
     assert added(url, environment=environment) == test
     assert added(url, environment=environment, production=True) == production

@@ -183,9 +183,7 @@ def test_a_failed_diagnosis_is_reported_and_retried() -> None:
         assert doctor.updates[2].error is None
 
 
-def test_quoted_errors_are_masked_as_configured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_quoted_errors_are_masked_as_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     masks = [re.compile(r"\w+@x\.org")]
     passed: dict[str, object] = {}
 
