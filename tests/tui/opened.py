@@ -63,6 +63,11 @@ class Running:
     def picture(self) -> str:
         return picture(self.app)
 
+    def shows(self, *words: str) -> None:
+        """All of these are on the screen now."""
+        now = self.picture
+        assert [word for word in words if word not in now] == [], now
+
     def is_at(self, kind: type[Screen[Any]]) -> bool:
         """Whether a screen or dialog of this kind is on top."""
         return isinstance(self.app.screen, kind)

@@ -69,8 +69,9 @@ async def test_the_mapping_shows_a_preview_missing_roles_and_missing_rights() ->
         error = TooSlowError("Could not look.", why="It took too long.")
         screen.show_preview(CandidateQueue(queue, errors=(error,)))
         await console.pilot.pause()
-        assert "It took too long." in console.picture
-        assert "no requeue: it was adopted without a column for the role error" in console.picture
+        console.shows(
+            "It took too long.", "no requeue: it was adopted without a column for the role error"
+        )
         # A missing right is reported, and no confirmation is requested.
         await console.press("enter")
         assert screen.stage is Stage.FORM

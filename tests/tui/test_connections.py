@@ -54,9 +54,7 @@ async def test_each_connection_has_a_row_and_the_selected_one_its_details() -> N
         await console.pilot.pause()
         for size in ((50, 14), (160, 48)):
             await console.resize(*size)
-            assert "PRODUCTION" in console.picture
-            assert "connection refused" in console.picture
-            assert "postgresql+psycopg://u@h/[x]" in console.picture
+            console.shows("PRODUCTION", "connection refused", "postgresql+psycopg://u@h/[x]")
         screen = console.on_top(ConnectionsScreen)
         table = screen.query_one("#connection-table", KeyedTable)
         assert table.cells("stage")["state"].text == "lost"
@@ -65,8 +63,7 @@ async def test_each_connection_has_a_row_and_the_selected_one_its_details() -> N
         error = ConnectionFailedError("Could not connect.", why="refused", next_step="Start it.")
         screen.show_test_result("prod", error)
         await console.pilot.pause()
-        for part in ("Could not connect.", "refused", "Start it."):
-            assert part in console.picture
+        console.shows("Could not connect.", "refused", "Start it.")
 
 
 async def test_a_plain_text_password_is_never_written(tmp_path: Path) -> None:

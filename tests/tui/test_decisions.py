@@ -31,13 +31,11 @@ async def test_each_screen_says_who_paused_a_queue_and_for_how_long() -> None:
     async with opened(size=(160, 48)) as console:
         mail = queue("mail", "claim", decisions=(PAUSE, PROTECTION), moment=AT)
         await console.give(mail, queue("bills", decisions=(PROTECTION,), moment=AT))
-        assert "mail » PAUSED 12 min, ann" in console.picture
-        assert "bills » PROTECTED 12 min, bob" in console.picture
+        console.shows("mail » PAUSED 12 min, ann", "bills » PROTECTED 12 min, bob")
         await console.press("slash", *"mail", "enter")
         assert PAUSE_TEXT in console.picture
         await console.resize(80, 24)
-        assert "mail » PAUSED" in console.picture
-        assert "PAUSED 12 min, ann  PROTECTED 12 min, bob" in console.picture
+        console.shows("mail » PAUSED", "PAUSED 12 min, ann  PROTECTED 12 min, bob")
         await open_queue(console, "mail", "", replace(mail, decisions=(PAUSE,)))
         assert "public.mail  claim  PAUSED 12 min, ann" in console.picture
         await console.resize(160, 48)
@@ -127,8 +125,7 @@ async def test_keys_decide_about_a_finding_which_then_shows_who_until_when_and_w
         assert "until 2026-03-29 05:00:00 UTC: consumers move" in first
         assert "acknowledged by ann@etl01: 4 claims" in second
         await open_first(console)
-        assert "silenced by ann@etl01 since 2026-03-29 01:00:00 UTC, until" in console.picture
-        assert "x unsilence" in console.picture
+        console.shows("silenced by ann@etl01 since 2026-03-29 01:00:00 UTC, until", "x unsilence")
         await console.press("x")
         assert opened_forms.pop() == ("unsilence", {"code": CRITICAL.name})
 

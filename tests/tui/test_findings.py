@@ -257,8 +257,7 @@ async def open_finding(repair: FakeRepair) -> AsyncIterator[Opened]:
 
 async def test_a_repair_is_planned_on_the_screen_of_its_verb() -> None:
     async with open_finding(FakeRepair(a_queue("mail"))) as console:
-        assert "release [bold] of them" in console.picture
-        assert "r shows the plan" in console.picture
+        console.shows("release [bold] of them", "r shows the plan")
         await console.press("r")
         screen = console.app.screen
         assert isinstance(screen, ActionScreen)
@@ -308,9 +307,7 @@ async def test_evidence_is_shown_escaped() -> None:
         dialog(console)
         await console.press("j", "pagedown", "k", "pageup")
         await console.resize(120, 40)
-        assert "[bold]␛[2J" in console.picture
-        assert "[red]who: pid 4,711  x ␛[31m" in console.picture
-        assert "n: 1.5" in console.picture
+        console.shows("[bold]␛[2J", "[red]who: pid 4,711  x ␛[31m", "n: 1.5")
 
 
 def codes(snapshot: QueueSnapshot, *findings: Finding) -> list[str]:

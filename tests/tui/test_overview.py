@@ -123,8 +123,7 @@ async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
             assert words in behind
         assert "mail · 5 min" in console.picture, "figures carry their age"
         await console.press("enter")
-        assert "STANDBY 5 min behind" in console.picture
-        assert "its server is a standby, figures are 5 min old" in console.picture
+        console.shows("STANDBY 5 min behind", "its server is a standby, figures are 5 min old")
         await console.press("escape")
         current = replace(BEHIND, paused=False, lag_seconds=0.0)
         await line_of(sessions=some, standby=current)

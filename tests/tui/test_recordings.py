@@ -291,8 +291,7 @@ async def test_an_empty_history_says_how_to_record(tmp_path: Path, *, kept: bool
         shown.tab.draw(None, paused=False)
         words = "Nothing was recorded of 'mail'" if kept else "Nothing is recorded here."
         await shown.until(lambda: words in shown.picture)
-        assert "dbq-console record" in shown.picture
-        assert "record = false" in shown.picture
+        shown.shows("dbq-console record", "record = false")
 
 
 async def test_what_happened_is_filtered_sorted_marked_copied_and_exported_as_any_list(

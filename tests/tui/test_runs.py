@@ -131,16 +131,14 @@ async def test_each_run_has_a_row_and_the_cursor_stays_on_its_run(posted: None) 
 async def test_an_empty_list_killed_runs_and_unreadable_runs_are_explained(posted: None) -> None:
     async with alone(connections=[conn()]) as console:
         screen = await shown(console)
-        assert "No job has been run on this machine yet" in console.picture
-        assert ":pipeline archive QUEUE" in console.picture
+        console.shows("No job has been run on this machine yet", ":pipeline archive QUEUE")
         screen.show(RunList((KILLED, FAILED, DONE)))
         await console.pilot.pause()
         assert f"ended without a word; before that: {PROGRESS}" in console.picture
         assert "ended without a word  " in console.picture, "not cut off in the table"
         assert cells(screen, "3")["mark"] == "✖"
         await console.press("j")
-        assert "[bold]no␛[31m gone" in console.picture
-        assert "dbq-console pipeline archive jobs" in console.picture
+        console.shows("[bold]no␛[31m gone", "dbq-console pipeline archive jobs")
         await console.resize(50, 14)
         assert "archive" in console.picture
         screen._failed(ConsoleError("The runs cannot be read.", why="no disk"))
@@ -156,15 +154,13 @@ async def test_enter_shows_the_complete_result(posted: None) -> None:
         await shown(console, DONE, KILLED)
         await console.press("enter")
         await console.until(lambda: console.is_at(RunDialog))
-        for words in ("done (exit 0)", "plan 7: exported", '"exported": 400000', "ann@etl01"):
-            assert words in console.picture
+        console.shows("done (exit 0)", "plan 7: exported", '"exported": 400000', "ann@etl01")
         await console.press("y")
         assert '"bytes": 122300000' in console.app.clipboard
         await console.press("escape", "j", "enter")
         await console.until(lambda: console.is_at(RunDialog))
         await console.pilot.pause()
-        assert "The same command continues where it stopped" in console.picture
-        assert "[bold]somebody␛[0m" in console.picture
+        console.shows("The same command continues where it stopped", "[bold]somebody␛[0m")
 
 
 async def test_a_run_is_stopped_only_after_a_typed_confirmation(

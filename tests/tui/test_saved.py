@@ -143,8 +143,7 @@ async def test_a_list_of_messages_takes_saved_filters_and_prefers_the_profiles_o
             pane.query_one(Input).value = line
             await shown.press("enter")
             assert requests[-1].filters == meant
-        assert "no saved filter 'mind'" in shown.picture
-        assert "Did you mean: @mine" in shown.picture
+        shown.shows("no saved filter 'mind'", "Did you mean: @mine")
 
 
 def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, CallRecorder]:
@@ -252,8 +251,7 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(f
         await console.pilot.pause()
         both = {colour(console.app, "blue"), colour(console.app, "red")}
         assert marks(console) == both
-        assert f"● {MARK}b   PRODUCTION " in console.picture
-        assert f"{MARK}a › mail" in console.picture  # noqa: RUF001  # the sign between two names
+        console.shows(f"● {MARK}b   PRODUCTION ", f"{MARK}a › mail")  # noqa: RUF001  # the sign between two names
         await console.press("v")
         assert f"{MARK}  ▾ a: 1 queue" in console.picture
         await console.press("c")

@@ -53,11 +53,6 @@ def test_placeholders_in_names_and_comments_are_not_replaced() -> None:
     assert rendered('"{queue}" -- {queue}', queue="{schema}") == '"{schema}" -- {queue}'
 
 
-def test_a_placeholder_without_a_value_fails_with_the_name_of_its_statement() -> None:
-    with pytest.raises(KeyError, match=r"made.up has {size}.*`-- when role size`"):
-        rendered("'{size}'", queue="q")
-
-
 @pytest.mark.parametrize(
     ("options", "roles", "expected"),
     [
@@ -117,11 +112,6 @@ def test_a_condition_at_the_end_of_a_line_applies_to_that_line(
     assert text == expected
 
 
-def test_a_malformed_condition_at_the_end_of_a_line_fails() -> None:
-    with pytest.raises(ValueError, match="cannot be read: x -- when a = 1"):
-        rendered("x -- when a = 1")
-
-
 @pytest.mark.parametrize("partitions", [0, 1, 3])
 def test_lines_are_repeated_for_each_partition(partitions: int) -> None:
     template = """x
@@ -149,11 +139,6 @@ y"""
     ):
         scope = sql.Scope({"queue": "q", "subscribers": subscribers})
         assert sql.script(statement(template), DIALECT, scope).split("\n") == ["x", *each, "y"]
-
-
-def test_a_condition_without_end_fails() -> None:
-    with pytest.raises(ValueError, match="has no '-- end'"):
-        rendered("-- when a=1\nx")
 
 
 @pytest.mark.parametrize(
@@ -186,11 +171,22 @@ none
 
 
 @pytest.mark.parametrize(
-    "line", ["-- end", "-- else", "-- when a = 1", "-- when role", "-- when a=1 b=2"]
+    ("template", "error", "why"),
+    [
+        ("'{size}'", KeyError, r"made.up has {size}.*`-- when role size`"),
+        ("x -- when a = 1", ValueError, "cannot be read: x -- when a = 1"),
+        ("-- when a=1\nx", ValueError, "has no '-- end'"),
+        *(
+            (f"{line}\nx\n-- end", ValueError, "has no '-- when'")
+            for line in ("-- end", "-- else", "-- when a = 1", "-- when role", "-- when a=1 b=2")
+        ),
+    ],
 )
-def test_an_end_without_a_valid_condition_fails(line: str) -> None:
-    with pytest.raises(ValueError, match="has no '-- when'"):
-        rendered(f"{line}\nx\n-- end")
+def test_a_template_with_a_mistake_fails_with_its_words(
+    template: str, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        rendered(template, queue="q")
 
 
 FILES = {
