@@ -113,8 +113,7 @@ def test_an_unreadable_queue_is_unknown_and_so_is_a_database_without_queues(empt
 
 
 def test_check_without_a_connection_is_exit_3() -> None:
-    answer = call("check", "--url", UNREACHABLE)
-    assert (answer.status, answer.out) == (3, b"")
+    call("check", "--url", UNREACHABLE).failed(3)
     plugin = call("check", "--plugin", "--url", UNREACHABLE)
     assert (plugin.status, plugin.err) == (3, "")
     assert plugin.text.startswith("DBQ UNKNOWN - Could not ")
@@ -124,8 +123,7 @@ def test_check_without_a_connection_is_exit_3() -> None:
 
 def test_wrong_use_of_check_is_exit_2(console: Console) -> None:
     for words in (["--max-depth", "-1"], ["--max-age", "soon"], ["none such"]):
-        answer = console("check", *words)
-        assert (answer.status, answer.out) == (2, b"")
+        console("check", *words).failed(2)
 
 
 def test_a_queue_name_cannot_break_the_performance_data(console: Console) -> None:
@@ -339,5 +337,4 @@ def test_wrong_use_of_a_fleet_is_exit_2(fleet: dict[str, str]) -> None:
         ("status", "--fleet", "shops", "--profile", "a"),
         ("status", "--fleet", "none"),
     ):
-        answer = call(*words, environment=fleet)
-        assert (answer.status, answer.out) == (2, b"")
+        call(*words, environment=fleet).failed(2)

@@ -355,8 +355,7 @@ def test_export_refuses_options_that_exclude_each_other_and_needs_a_right_for_pa
         (["--export", file, "--rate", "0"], "above 0"),
     ):
         console("messages", name, *words).failed(2, why)
-    answer = console("messages", name, "--export", file, "--payload", "--rights", "read-only")
-    assert answer.status == 4
+    console("messages", name, "--export", file, "--payload", "--rights", "read-only").failed(4)
     assert list(tmp_path.iterdir()) == []
     console.done("messages", name, "--export", file, "--rights", "read-only")
     assert Path(file).read_text() == ""

@@ -189,8 +189,7 @@ def test_consoles_that_only_read_are_left_out(empty: Console) -> None:
 
 def test_the_sampling_time_is_limited(console: Console) -> None:
     for seconds in ("-1", "x", "4000"):
-        answer = console("waits", "--seconds", seconds)
-        assert (answer.status, answer.out) == (2, b"")
+        console("waits", "--seconds", seconds).failed(2)
 
 
 def test_waits_prints_no_payloads_and_no_control_characters(

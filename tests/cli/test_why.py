@@ -84,8 +84,7 @@ def test_a_timeline_has_the_audit_beside_the_recording(
     times = [one["at"] for one in found["events"]]
     assert times == sorted(times)
     assert "deployed 1.4" in console.done("timeline", name, *where).text
-    unknown = console("timeline", "no such queue", *where)
-    assert unknown.status == 2
+    console("timeline", "no such queue", *where).failed(2)
 
 
 def test_without_its_database_the_recording_tells(
