@@ -24,7 +24,7 @@ from console.formats import duration, numbered
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-INTERFACE_VERSION = 2
+INTERFACE_VERSION = 3
 """Of the tables and functions that this console installs: another one whenever they change."""
 
 STUCK_AFTER_SECONDS = 300.0

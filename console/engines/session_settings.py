@@ -92,6 +92,8 @@ class SessionSettings:
             **self._read[0],
             # Else the planner would run what a constraint of an adopted table calls.
             "constraint_exclusion": "partition",
+            # What the catalog prints is compared with what is shipped.
+            "quote_all_identifiers": "off",
             **_FIXED,
         }
 

@@ -195,6 +195,19 @@ l.archived_at -- when subscribed=no
 '^(|_(archive|waiting|meta|data|config|parked|in_hand|popped|subscribers|swept|content_[0-9]+|((push|pop|turn)_)?seq(_[0-9]+)?'
 '|(push|pop)(_many)?|complete|fail|wait(_end)?|sweep|relay))$'
 
+-- define: being_built
+-- for a table t: whether a session builds an index of it at this moment; `sessions_anew` goes with it
+-- By its locks: a REINDEX of several tables is shown with one of them, and the progress of others not to every login.
+t.oid IN (
+    SELECT l.relation FROM pg_locks AS l
+    INNER JOIN pg_stat_progress_create_index AS p ON l.pid = p.pid AND p.datname = current_database()
+    WHERE l.mode = 'ShareUpdateExclusiveLock' AND l.granted AND l.relation IS NOT NULL
+)
+
+-- define: sessions_anew
+-- a row, in the FROM clause: else a transaction shows the sessions, and what they do, of its first reading
+(SELECT pg_stat_clear_snapshot() AS forgotten LIMIT 1)
+
 -- define: first_oid
 -- the server's own objects have lower ones
 16384
@@ -362,6 +375,8 @@ CREATE UNLOGGED TABLE "{schema}"."{queue}_waiting" (
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait"() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
+    -- A transaction that has read sessions before sees none that began since.
+    PERFORM pg_stat_clear_snapshot();
     DELETE FROM "{schema}"."{queue}_waiting" AS w USING (
         SELECT g.pid FROM "{schema}"."{queue}_waiting" AS g
         WHERE NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = g.pid)

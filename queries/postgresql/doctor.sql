@@ -19,11 +19,12 @@ SELECT
     pg_get_expr(i.indpred, i.indrelid) AS condition,
     i.indisunique AS is_unique,
     i.indisvalid AND i.indisready AS valid,
-    EXISTS(SELECT FROM pg_stat_progress_create_index AS p WHERE p.relid = t.oid) AS being_built
+    {being_built} AS being_built
 FROM pg_index AS i
 INNER JOIN pg_class AS c ON i.indexrelid = c.oid
 INNER JOIN pg_class AS t ON i.indrelid = t.oid
 INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
+CROSS JOIN {sessions_anew} AS anew
 WHERE n.nspname = CAST(:schema AS text) AND t.relname = ANY(CAST(:tables AS text[]));
 
 -- name: checks

@@ -42,7 +42,7 @@ SELECT
     i.indisvalid AS valid,
     -- What an interrupted REINDEX CONCURRENTLY leaves: the new index, or the old one that it had replaced.
     NOT i.indisvalid AND c.relname ~ '_cc(new|old)[0-9]*$' AS leftover,
-    EXISTS(SELECT FROM pg_stat_progress_create_index AS p WHERE p.relid = t.oid) AS being_built,
+    {being_built} AS being_built,
     false AS frozen,
     CASE WHEN i.indpred IS NULL THEN CAST(NULL AS bigint) ELSE CAST(greatest(c.reltuples, 0) AS bigint) END AS entries,
     (
@@ -68,6 +68,7 @@ FROM pg_index AS i
 INNER JOIN pg_class AS c ON i.indexrelid = c.oid
 INNER JOIN pg_class AS t ON i.indrelid = t.oid
 INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
+CROSS JOIN {sessions_anew} AS anew
 WHERE i.indrelid = ANY(CAST(CAST(:tables AS text[]) AS oid[]))
 ORDER BY t.relname, c.relname;
 

@@ -31,6 +31,7 @@ HOSTILE: Mapping[str, str] = {
     "lc_messages": "C",
     "array_nulls": "off",
     "extra_float_digits": "-5",
+    "quote_all_identifiers": "on",
 }
 """Together in the short tier, one by one with --long."""
 ONE_BY_ONE = {**HOSTILE, "timezone": "Asia/Tokyo", "client_encoding": "SQL_ASCII"}

@@ -1,23 +1,34 @@
 """Maintain: real bloat is measured, repaired by the right steps with reasons, and then gone."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 
 import psycopg
 import pytest
 
+from console import sql
+from console.actions.indexes import installed
 from console.actions.maintain import maintain
-from console.actions.maintenance import IndexMeasure, MaintainLimits, Maintenance, find
+from console.actions.maintenance import (
+    IndexMeasure,
+    MaintainLimits,
+    Maintenance,
+    find,
+    measured,
+    needed,
+)
 from console.catalog import audit
 from console.designs import DESIGNS
 from console.engines import open_database
 from console.engines.product import Timeouts
+from console.monitor.waits import HorizonRow
 from console.plan import Control, Progress
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.message_actions import entries
 from tests.contract.variants import DEFAULTS, Variant, on
-from tests.servers import connect, execute, value, wait_until
+from tests.servers import connect, execute, login, value, wait_until
 
 FIFO = Variant(DESIGNS["fifo"], {})
 SMALL = MaintainLimits(pages=20, held_seconds=0.0, dead_least=100, stale_least=100)
@@ -181,6 +192,52 @@ def test_stopped_or_interrupted_maintenance_can_be_continued(use_postgresql: Use
     assert (done.done, done.problem) == (len(planned.steps), "")
     assert index_of(find(impatient, client.queue, QUICK), client).pages < index.pages / 10
     impatient.close()
+
+
+@contextmanager
+def building(client: Client) -> Iterator[None]:
+    """An index of the queue's table is being built, which waits for an open transaction."""
+    table = client.queue.table
+    with (
+        ThreadPoolExecutor(1) as pool,
+        connect(client.url) as builder,
+        connect(client.url) as holder,
+    ):
+        holder.execute(f'BEGIN; LOCK TABLE "{table}" IN ROW EXCLUSIVE MODE'.encode())
+        built = pool.submit(builder.execute, f'REINDEX TABLE CONCURRENTLY "{table}"'.encode())
+        there = f"""SELECT count(*) FROM pg_index
+            WHERE indrelid = CAST('"{table}"' AS regclass) AND NOT indisvalid"""
+        wait_until(lambda: value(client.url, there) == 1, "the index is being built")
+        yield
+        holder.execute("ROLLBACK")
+        built.result()
+
+
+@pytest.mark.parametrize("grants", [(), ("GRANT pg_read_all_stats TO {}",)])
+def test_an_index_that_is_being_built_is_left_alone(
+    use_postgresql: Use, grants: Sequence[str]
+) -> None:
+    """By another's session, whose progress is hidden from a login without `pg_read_all_stats`; it
+    began after the transaction's first reading of sessions."""
+    client = use_postgresql(FIFO)
+    with (
+        login(client.url, *grants) as url,
+        closing(open_database(url)) as database,
+        ExitStack() as built,
+    ):
+        with database.transaction("measure", read_only=True) as connection:
+            sql.rows(connection, HorizonRow, "activity.horizon")
+            built.enter_context(building(client))
+            measures = measured(connection, database, client.queue)
+            seen = installed(connection, client.queue, [client.queue.table])
+        (leftover,) = [index for index in measures.indexes if index.leftover]
+        assert leftover.being_built
+        assert all(index.being_built for index in seen)
+        planned = needed(database, client.queue, measures, QUICK)
+        assert planned.steps == ()
+        assert planned.left_out == (
+            f"{leftover.name}: another session is building it at this moment",
+        )
 
 
 def test_the_statement_timeout_is_off_only_during_maintenance(use_postgresql: Use) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import psycopg
 import pytest
@@ -141,6 +141,21 @@ def test_registrations_of_sessions_that_died_are_removed_by_the_next_one(
             call(first, client, "wait")  # a second registration changes nothing
             call(second, client, "wait")
         assert waiting(client) == sorted([first.info.backend_pid, second.info.backend_pid])
+
+
+@pytest.mark.parametrize("variant", NOTIFYING[:1], ids=str)
+def test_a_transaction_that_has_read_sessions_keeps_the_registrations_of_later_ones(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    """It would see the sessions of that first reading."""
+    client = use_postgresql(variant)
+    with closing(connect(client.url)) as first, ExitStack() as opened:
+        with first.transaction():
+            first.execute("SELECT FROM pg_stat_activity")
+            later = opened.enter_context(closing(connect(client.url)))
+            call(later, client, "wait")
+            call(first, client, "wait")
+        assert waiting(client) == sorted([first.info.backend_pid, later.info.backend_pid])
 
 
 @pytest.mark.parametrize("variant", WITHOUT_NOTIFY, ids=str)

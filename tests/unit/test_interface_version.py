@@ -8,7 +8,7 @@ from console.catalog import INTERFACE_VERSION
 from console.engines import PRODUCTS
 from tests.contract.variants import ALL, on
 
-VERSION, DIGEST = 2, "2d856b70a17a47ac"
+VERSION, DIGEST = 3, "8facecfd8bd4901e"
 
 
 def test_code_or_a_default_that_has_changed_has_another_version() -> None:
