@@ -76,6 +76,11 @@ class ConnectionView:
         return Severity.WARNING if self.link is Link.SILENT else Severity.CRITICAL
 
 
+def link_word(view: ConnectionView) -> str:
+    """That a connection does not answer, without figures."""
+    return _failing(view) if view.level is Severity.CRITICAL else view.link.value
+
+
 def link_text(view: ConnectionView, *, with_retry: bool = True) -> str:
     """How long a connection has not answered; `with_retry`: and when the next attempt is."""
     since = whole_seconds(view.since_seconds)

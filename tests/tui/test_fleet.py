@@ -75,6 +75,31 @@ async def test_a_group_totals_the_connections_that_answer_and_counts_them() -> N
         assert console.row(console.order[1])["design"] == ""
 
 
+async def test_a_lost_host_keeps_its_name_on_a_narrow_terminal_and_the_detail_says_why() -> None:
+    names = ("shops/berlin-03", "shops/db-hamburg-17.example", "shops/c")
+    async with grouped(*names, size=(80, 24)) as console:
+        for feed in console.feeds:
+            feed.give(queue("q"))
+        await console.pilot.pause()
+        assert console.text_of("#detail").startswith("shops  all of them answer")
+        for feed in console.feeds[:2]:
+            feed.fail(ConnectionFailedError("Could not sample.", why="it is silent"))
+        await console.pilot.pause()
+        console.clock.now += 67
+        console.feeds[2].give(queue("q"))
+        await console.pilot.pause()
+        assert console.order == [
+            "▾ shops: 1 of 3 connections",
+            "  ▸ berlin-03: lost",
+            "  ▸ db-hamburg-17.example",
+            "  ▸ c: 1 queue",
+        ]
+        assert "no answer: berlin-03, db-hamburg-17.example" in console.text_of("#detail")
+        await console.press("j", "j")
+        head = console.text_of("#detail").splitlines()[0]
+        assert head == "shops/db-hamburg-17.example  Could not sample. it is silent"
+
+
 async def test_a_folded_row_has_the_trend_of_all_and_the_first_ring_to_be_full() -> None:
     async with grouped("shops/a", "shops/b", "shops/c", size=(200, 48)) as console:
         filling = ring("fills", gap=40, push_per_second=1.0)  # 60 slots left, one a second

@@ -42,7 +42,7 @@ from console.tui.text import (
     style_of,
     whole_seconds,
 )
-from console.tui.views import QueueView
+from console.tui.views import Link, QueueView
 from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER, slowest_first
 from console.tui.widgets.queue_groups import Group
 from console.views.doctor import FindingView
@@ -314,12 +314,20 @@ class QueueDetail(TextView):
         show_lines(self, lines)
 
     def draw_group(self, group: Group) -> None:
-        """A connection or group: how many answer, and why one does not."""
-        style = SEVERITY_STYLES.get(group.level, "quiet")
+        """What its line in the table has no room for: a connection's server and rights, or why it
+        does not answer; of a group those that do not answer; how many queues have problems."""
         head = Text(no_wrap=True)
-        head.append(group.title, style_of(self, "strong")).append(
-            f"  {group.summaries[0]}", style_of(self, style)
-        )
+        if group.connection:
+            (view,) = group.connections
+            words = view.explanation or "  ".join(filter(None, (view.server, view.rights)))
+            head.append(plain(view.name), style_of(self, "strong"))
+        else:
+            dead = [one for one in group.connections if one.link is not Link.ALIVE]
+            silent = [plain(one.name.removeprefix(f"{one.group}/")) for one in dead]
+            words = f"no answer: {', '.join(silent)}" if silent else "all of them answer"
+            head.append(group.title, style_of(self, "strong"))
+        style = SEVERITY_STYLES.get(group.level, "quiet")
+        head.append(f"  {' '.join(words.split())}", style_of(self, style))
         counts = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
         text = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
         queues = Text(f"queues: {text}" if text else "", style_of(self, "quiet"), no_wrap=True)

@@ -14,7 +14,7 @@ from console import formats
 from console.figures import BY_NAME
 from console.monitor.limits import Severity
 from console.tui.text import MARK, SEVERITY_STYLES, mark_style, plain, shorten, sparkline
-from console.tui.views import ConnectionView, Link, QueueView, link_text
+from console.tui.views import ConnectionView, Link, QueueView, link_text, link_word
 from console.tui.widgets.keyed_table import Cell
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Group:
 
     @property
     def summaries(self) -> tuple[str, ...]:
-        """Its state, from the longest form to the shortest."""
+        """Its state, from the longest form to the shortest: none, as its mark and color tell it."""
         queues = formats.numbered(len(self.counted), "queue")
         if self.connection:
             (one,) = self.connections
@@ -173,14 +173,14 @@ class Group:
                 return queues, ""
             state = link_text(one, with_retry=False)
             why = f": {one.why}" if one.why else ""
-            return link_text(one) + why, state + why, state
+            return link_text(one) + why, state + why, state, link_word(one), ""
         of = len(self.connections)
         some = f"{self.answering} of " if self.answering < of else ""
         connections = some + formats.numbered(of, "connection")
         return f"{connections}, {queues}", connections, f"{some}{of}"
 
     def name(self, width: int, mark: str) -> str:
-        """The title and the state; only the title is truncated."""
+        """The title and the state, in the longest form that leaves room for the title."""
         begin = _STEP * bool(self.under) + mark
         for summary in self.summaries:
             end = f": {summary}" if summary else ""
