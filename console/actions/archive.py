@@ -282,10 +282,10 @@ class ArchiveSelection(Selection):
         return []
 
     def count(
-        self, grouping: Grouping, limit: object, most: int | None = None
+        self, grouping: Grouping, limit: object, most: int | None = None, *, behind: bool = False
     ) -> Iterator[list[CountedRow]]:
         del grouping, limit, most
-        after, more = 0, True
+        after, more = (self._after, not self._finished) if behind else (0, True)
         while more:
             rows = self._read(CountedRow, "counted_archived", ROWS_AT_ONCE, ROWS_AT_ONCE, after)
             more = bool(rows) and rows[0].position == ROWS_AT_ONCE

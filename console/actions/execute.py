@@ -482,9 +482,8 @@ class _Run:
             pending = pending or self._next(session, selection, size)
             if not pending:
                 break
-            if not isinstance(pending, NextMessages) and (
-                most := self._may_take(selection, len(pending))
-            ) < len(pending):
+            of = pending.most if isinstance(pending, NextMessages) else len(pending)
+            if (most := self._may_take(session, selection, of)) < of:
                 # Some of the newest, which are kept, are among them: others have left meanwhile.
                 selection, left, pending = self._action.select(criteria), min(left, most), []
                 self._fewer = selected.count - self._ledger.selected - left
@@ -508,14 +507,20 @@ class _Run:
         early = self._stopped or (self._control.stopped and left > 0)
         return Outcome.STOPPED if early else Outcome.DONE
 
-    def _may_take(self, selection: Selection, wanted: int) -> int:
-        """At most `wanted`: how many of what matches now are not among the newest that are kept.
+    def _may_take(self, session: Session, selection: Selection, wanted: int) -> int:
+        """At most `wanted`: without the newest that are kept, of those that the action takes.
         Asked once a batch is chosen: what leaves afterwards is in it, or newer."""
-        kept = self._kept
-        if kept is None or not selection.countable or not self._action.in_queue:
+        kept, action = self._kept, self._action
+        if kept is None or not selection.countable:
             return wanted
-        chunks = selection.count(Grouping.NO, None, kept + wanted)
-        return max(0, sum(part.matching for parts in chunks for part in parts) - kept)
+        grouping, lacking = action.grouping, kept
+        most = kept if grouping is Grouping.NO else None
+        for parts in selection.count(grouping, action.group_limit, most, behind=True):
+            excluded = action.groups_excluded(session, [part.group for part in parts])
+            lacking -= sum(part.matching for part in parts if part.group not in excluded)
+            if lacking <= 0:
+                return wanted
+        return max(0, wanted - lacking)
 
     def _report(self, text: str) -> None:
         done = self._ledger.selected
@@ -526,23 +531,23 @@ class _Run:
         canary = self._batching.canary and self._moving_batches < len(CANARY)
         unjudged = self._action.chosen_unjudged and bool(self._selected.excluded)
         if self._action.by_group and not canary and selection.choosable and not unjudged:
-            # Where the newest are kept, how many there are has to be known before they are locked.
-            if selection.lockable and self._kept is None:
+            if selection.lockable:
                 return self._unseen(session, selection, size)
             return self._choose(session, selection, size)
         return self._read(session, selection, size)
 
     def _unseen(self, session: Session, selection: Selection, size: int) -> Batch:
-        """The same, of which nothing is known but whose they are, where that decides."""
+        """The same, of which nothing is known but whose they are, where that decides, and, where
+        the newest are kept, the last of them."""
         action = self._action
         grouping, limit = action.grouping, action.group_limit
         planned = list(self._selected.by_group)
         while not selection.finished:
             wanted = NextMessages(selection, selection.place, size, grouping, limit)
-            if grouping is not Grouping.BY_CLAIMANT:
+            if grouping is not Grouping.BY_CLAIMANT and self._kept is None:
                 return wanted
             groups, until, place = planned, None, wanted.place
-            if len(planned) > _FEW_GROUPS:
+            if len(planned) > _FEW_GROUPS or self._kept is not None:
                 groups, until, place = selection.groups(size, grouping, limit)
             excluded = action.groups_excluded(session, groups) if groups else {}
             if included := [group for group in groups if group not in excluded]:

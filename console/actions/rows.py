@@ -417,9 +417,10 @@ class Selection:
         raise NotImplementedError
 
     def count(
-        self, grouping: Grouping, limit: object, most: int | None = None
+        self, grouping: Grouping, limit: object, most: int | None = None, *, behind: bool = False
     ) -> Iterator[list[CountedRow]]:
-        """The first `most` of them, a chunk at a time; whatever was returned already."""
+        """The first `most` of them, a chunk at a time; whatever was returned already, or only those
+        `behind` its place."""
         raise NotImplementedError
 
     def choose(self, most: int, grouping: Grouping, limit: object) -> Chosen | None:
@@ -563,13 +564,15 @@ class QueueSelection(Selection):
         self._left = list(left)
 
     def count(
-        self, grouping: Grouping, limit: object, most: int | None = None
+        self, grouping: Grouping, limit: object, most: int | None = None, *, behind: bool = False
     ) -> Iterator[list[CountedRow]]:
         session, database = self._criteria.session, self._criteria.database
         left = EVERYTHING if most is None else most
-        for filters in self._all:
+        after = self._after if behind else None
+        for filters in [*self._left] if behind else self._all:
             query = replace(self._query(filters, 1), grouping=grouping, group_limit=limit)
-            for counted in MessageCount(self._source, query, left).chunks(session, database):
+            counts, after = MessageCount(self._source, query, left, after), None
+            for counted in counts.chunks(session, database):
                 left -= sum(part.matching for part in counted)
                 yield counted
 

@@ -19,6 +19,7 @@ from console.monitor.scans import (
     ScanRequest,
     beyond,
     next_chunk,
+    read_key,
     scans_for,
 )
 
@@ -76,7 +77,14 @@ class CountedRow:
 class MessageCount:
     """Counts in the order of a search, the first `most` of them; the query names a state."""
 
-    def __init__(self, source: MessageSource, query: MessageQuery, most: int = EVERYTHING) -> None:
+    def __init__(
+        self,
+        source: MessageSource,
+        query: MessageQuery,
+        most: int = EVERYTHING,
+        after: str | None = None,
+    ) -> None:
+        """`after`: the text of a key, behind which it begins."""
         self._source = source
         self._most = most
         self._query = replace(query, filters=source.normalize(query.filters))
@@ -86,6 +94,9 @@ class MessageCount:
             if scan.state not in source.hidden
         ]
         self._key: ScanKey | None = None
+        if after is not None:
+            first, self._key = read_key(after, self._left)
+            del self._left[:first]
 
     def chunks(self, session: Session, database: Database) -> Iterator[list[CountedRow]]:
         """In short transactions, until all are counted."""

@@ -1,11 +1,14 @@
 """The plan of an action counts on the server: the same as by reading the messages."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 
 from console.actions import archive, execute, message_action
@@ -26,7 +29,7 @@ from tests.contract.conftest import Use
 from tests.contract.filled import fill as fill_by_calls
 from tests.contract.message_actions import source_of
 from tests.contract.variants import DEFAULTS, Variant
-from tests.servers import connect
+from tests.servers import at_statement, connect
 from tests.tools.filling import fill
 
 VARIANTS = [
@@ -140,6 +143,80 @@ def test_the_newest_are_kept_whatever_leaves_meanwhile(
         "  8 fewer: others have left since the plan, and the newest 10 are kept"
     )
     assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
+
+
+def test_what_changes_meanwhile_is_taken_where_the_newest_are_kept(use_postgresql: Use) -> None:
+    """A payload alone: the message has another place in the table, and is the same."""
+    client = use_postgresql(Variant(DESIGNS["fifo"], {}))
+    action = Purge(source_of(client))
+    table = f'"{client.queue.schema}"."{client.queue.table}"'
+
+    def change() -> None:
+        with connect(client.url) as connection:
+            connection.execute(
+                f"""UPDATE {table} SET payload = payload || '+'
+                WHERE id IN (SELECT id FROM {table} FOR UPDATE SKIP LOCKED)""".encode()
+            )
+
+    for number in itertools.count(1):
+        client.push_many(client.payloads(*range(6)))
+        plan = select(client.database, action, parse(("keep-newest=4",)))
+        with at_statement(number, change) as called:
+            result = execute.execute(client.database, action, plan)
+        assert (result.done, result.ledger.skipped_count) == (2, 0), number
+        assert len(client.drain()) == 4
+        if not called():
+            break
+    assert number > 5
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+def test_the_newest_of_those_that_are_released_are_kept(
+    use_postgresql: Use, batch: int | None
+) -> None:
+    """Claims that it leaves alone are not among them, wherever they are."""
+    client = use_postgresql(Variant(DESIGNS["claim"], {"consumers": "direct"}))
+    client.push_many(client.payloads(*range(4)))
+    pop = SQL("SELECT id FROM {}(bound => true)").format(
+        Identifier(client.queue.schema, f"{client.queue.name}_pop")
+    )
+
+    def claim(connection: psycopg.Connection) -> str:
+        (row,) = connection.execute(pop).fetchall()
+        return str(row[0])
+
+    with connect(client.url) as gone, connect(client.url) as alive:
+        first, _, *newest = (claim(session) for session in (gone, alive, gone, gone))
+    release = Release(source_of(client), stuck_after_seconds=300)
+    with connect(client.url) as alive:
+        alive.execute(
+            f'''UPDATE "{client.queue.table}" SET claimed_by = (SELECT format(
+                'pid=%%s start=%%s bound', pid, to_char(backend_start AT TIME ZONE 'UTC',
+                'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) FROM pg_stat_activity
+                WHERE pid = pg_backend_pid()) WHERE id NOT IN (%s, %s, %s)'''.encode(),
+            [first, *newest],
+        )
+        plan = select(client.database, release, parse(("keep-newest=2",)))
+        assert plan.count == 1
+        others = select(client.database, release, parse(("limit=1",)))
+        assert execute.execute(client.database, release, others).done == 1
+        result = execute.execute(client.database, release, plan, Batching(batch))
+    assert result.done == 0
+    assert [message.id for message in client.pop_many(4)] == [first]
+
+
+def test_the_newest_of_an_archive_are_kept_whoever_restores_meanwhile(
+    use_postgresql: Use,
+) -> None:
+    client = use_postgresql(Variant(DESIGNS["fifo"], {}))
+    client.push_many(client.payloads(*range(8)))
+    execute.plan(client.database, Purge(source_of(client))).run_to_end()
+    action = Restore(source_of(client))
+    plan = select(client.database, action, parse(("keep-newest=6",)))
+    assert plan.count == 2
+    execute.execute(client.database, action, select(client.database, action, parse(("limit=1",))))
+    assert execute.execute(client.database, action, plan).done == 1
+    assert [message.payload for message in client.drain()] == client.payloads(0, 1)
 
 
 @pytest.mark.parametrize(

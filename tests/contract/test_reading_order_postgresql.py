@@ -3,11 +3,10 @@ transaction shows the sessions of its first reading."""
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TypeVar
 
 from psycopg.sql import SQL, Identifier
-from sqlalchemy import Engine, event
 
 from console.catalog import audit
 from console.designs import DESIGNS
@@ -25,10 +24,9 @@ from console.features.prove.site import drop_left_databases
 from console.monitor.memory import Memory
 from console.monitor.owners import Evidence
 from console.monitor.sample import take_sample
-from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
-from tests.servers import connect, value
+from tests.servers import at_statement, connect, value
 
 Found = TypeVar("Found")
 Begin = Callable[[], None]
@@ -39,25 +37,6 @@ CREATE FUNCTION pgmq.drop_queue(name text) RETURNS boolean LANGUAGE sql
 AS 'DELETE FROM pgmq.meta WHERE queue_name = name RETURNING true';
 """
 """What of pgmq is used to drop what earlier benches left."""
-
-
-@contextmanager
-def at_statement(number: int, act: Begin) -> Iterator[Callable[[], bool]]:
-    """Call `act` once, after so many statements; returns whether it was called."""
-    count = itertools.count(1)
-    called = False
-
-    def ran(*_: object) -> None:
-        nonlocal called
-        if next(count) == number:
-            called = True
-            act()
-
-    event.listen(Engine, "after_cursor_execute", ran)
-    try:
-        yield lambda: called
-    finally:
-        event.remove(Engine, "after_cursor_execute", ran)
 
 
 def each(read: Callable[[], Found], begin: Begin) -> Iterator[Found]:

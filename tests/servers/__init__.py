@@ -1,5 +1,6 @@
 """The suite's servers, and databases on them."""
 
+import itertools
 import os
 import signal
 import socket
@@ -185,6 +186,25 @@ def statements_sent() -> Iterator[list[str]]:
     event.listen(Engine, "after_cursor_execute", ran)
     try:
         yield sent
+    finally:
+        event.remove(Engine, "after_cursor_execute", ran)
+
+
+@contextmanager
+def at_statement(number: int, act: Callable[[], object]) -> Iterator[Callable[[], bool]]:
+    """Call `act` once, after so many statements; returns whether it was called."""
+    count = itertools.count(1)
+    called = False
+
+    def ran(*_: object) -> None:
+        nonlocal called
+        if next(count) == number:
+            called = True
+            act()
+
+    event.listen(Engine, "after_cursor_execute", ran)
+    try:
+        yield lambda: called
     finally:
         event.remove(Engine, "after_cursor_execute", ran)
 
