@@ -95,7 +95,7 @@ class MessageCount:
         ]
         self._key: ScanKey | None = None
         if after is not None:
-            first, self._key = read_key(after, self._left)
+            first, self._key = read_key(after, tuple(self._left))
             del self._left[:first]
 
     def chunks(self, session: Session, database: Database) -> Iterator[list[CountedRow]]:
