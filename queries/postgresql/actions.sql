@@ -28,11 +28,6 @@ WHERE {id_is_chosen}
 m."{id}" = ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=no
 m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=yes
 
--- define: marked_rows
--- the rows of :keys, as `chosen` of common.sql has them: locations, in which there may be other rows by now
-FROM "{schema}"."{table}" AS m
-WHERE m.ctid = ANY(CAST(:keys AS tid[]))
-
 -- define: next_chosen_rows
 {rows_of_chosen}
 
@@ -52,7 +47,7 @@ AND {location} = ANY(CAST(:locations AS text[]))
 -- end
 
 -- define: held_key
--- as `chosen` of common.sql has it
+-- as the list of messages has it
 {id} -- when role id
 CAST(m.ctid AS text) -- when no role id
 
@@ -131,29 +126,6 @@ SELECT
 AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
 -- end
 FOR UPDATE OF m SKIP LOCKED; -- when lock=yes
-
--- name: lock_chosen
--- one row: how many of the chosen rows are as they were chosen, and their locations; these are locked now
--- They are `chosen` of common.sql: each with its id and attempts as a mark. Those that others hold are not among them.
-WITH held AS MATERIALIZED (
-    SELECT
-        {location} AS location,
-        {held_key} AS id,
-        {state_held} AS state,
-        {held_attempts} AS attempts -- when defined attempts
-        CAST(NULL AS bigint) AS attempts -- when not defined attempts
-    {marked_rows}
-    -- when defined beside
-    AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
-    -- end
-    FOR UPDATE OF m SKIP LOCKED
-)
-
-SELECT
-    count(*) AS locked,
-    CAST(coalesce(array_agg(h.location), '{}') AS text) AS locations
-FROM held AS h
-WHERE (h.state = :state OR h.state IS NULL) AND concat(h.id, ' ', h.attempts) = ANY(CAST(:marks AS text[]));
 
 -- name: lock_chosen_now
 -- a row for each row of `next_chosen` of common.sql that nobody else holds: its location; these are locked now

@@ -642,14 +642,6 @@ ORDER BY l.key_time, l.key_id -- when sorted=time_up
 ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 LIMIT :n
 
--- define: chosen_key
--- for row l: what `lock_chosen` finds it by
-CAST(l.location AS text)
-
--- define: due_of_chosen
--- for rows r: their due times, where the key begins with that
-CAST(NULL AS text)
-
 -- define: claimant
 -- for row l: whose claims a verb leaves alone or takes together
 l.claimed_by -- when grouped=by_claimant
@@ -725,49 +717,6 @@ LEFT JOIN (
 -- for row l: the time with which its key begins
 l.key_time AS key_time, -- when sorted=time_up|time_down
 CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
-
--- name: chosen
--- the first :n rows of the chunk that match and have the filters' state, by claimant and side, as arrays for `lock_chosen`
--- A row for each, also for rows that do not match, with 0 and nulls. position, key: of its last row that was considered.
-SELECT
-    c.position AS position,
-    CAST(c.key_time AS text) AS key_time,
-    CAST(c.key_id AS text) AS key_id,
-    c.label AS label,
-    c.side AS side,
-    c.matching AS matching,
-    CAST(c.keys AS text) AS keys,
-    CAST(c.marks AS text) AS marks,
-    c.due AS due
-FROM (
-    SELECT
-        max(r.position) AS position,
-        (array_agg(r.key_time ORDER BY r.position DESC))[1] AS key_time,
-        (array_agg(r.key_id ORDER BY r.position DESC))[1] AS key_id,
-        r.label AS label,
-        r.side AS side,
-        count(*) FILTER (WHERE r.matches) AS matching,
-        array_agg(r.key ORDER BY r.position DESC) FILTER (WHERE r.matches) AS keys,
-        array_agg(r.mark ORDER BY r.position DESC) FILTER (WHERE r.matches) AS marks,
-        {due_of_chosen} AS due
-    FROM (
-        SELECT
-            l.position AS position,
-            {time_in_key}
-            l.key_id AS key_id,
-            {chosen_key} AS key,
-            concat(l.id, ' ', l.attempts) AS mark,
-            {claimant} AS label,
-            {side} AS side,
-            -- when bounded=yes
-            count(*) FILTER (WHERE t.matches AND l.state = :state) OVER (ORDER BY l.position) AS until_here,
-            -- end
-            t.matches AND l.state = :state AS matches
-        {judged}
-    ) AS r
-    WHERE r.until_here <= :n -- when bounded=yes
-    GROUP BY r.label, r.side
-) AS c
 
 -- define: is_next
 -- for row l, judged: whether a verb takes it

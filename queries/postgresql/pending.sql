@@ -42,9 +42,6 @@ m."{due_at}", m."{id}"
 -- define: due_when_popped
 least(a.due_at, timestamptz '9999-01-01 00:00+00')
 
--- define: due_of_chosen
-CAST(array_agg(r.key_time ORDER BY r.position DESC) FILTER (WHERE r.matches) AS text)
-
 -- define: chosen_rows
 -- The key begins with the due time: finding a message by its id alone is a scan.
 FROM unnest(CAST(:due AS "{due_schema}"."{due_type}"[]), CAST(:keys AS "{key_schema}"."{key_type}"[])) AS chosen (due, id)

@@ -55,6 +55,7 @@ from console.monitor.messages import read_page
 from console.monitor.overdue import overdue
 from console.monitor.sample import estimates, take_sample
 from console.monitor.sampler import probe
+from console.monitor.scan_query import locks_next
 from console.monitor.waits import watch
 from console.rights import Rights
 from console.sql import templates
@@ -195,10 +196,12 @@ def act(client: Client) -> None:
     source = source_of(client)
     client.push_many(client.payloads(*range(3)))
     if not queue.design.waits_itself:
-        read_what_is_chosen(client, Purge(source))
+        if not locks_next(source.product):
+            read_what_is_chosen(client, Purge(source))
         if not source.why_not_by_age("ready"):
             run(client, Purge(source), "state=ready", "keep-newest=1")
     run(client, Purge(source))
+    read_what_is_chosen(client, Restore(source))
     run(client, Restore(source))
     if queue.finishes:
         other = installed(
@@ -237,6 +240,9 @@ def read_what_is_chosen(client: Client, action: MessageAction) -> None:
         with session.transaction("read what was chosen") as connection:
             read = chosen.read(connection)
         expected = action.select(criteria).next(10)
+    if not action.in_queue:  # found by its key alone
+        assert [message.key for message in read] == [message.key for message in expected] != []
+        return
     seen, wanted = ({(m.id, m.attempts, m.number) for m in some} for some in (read, expected))
     assert (len(read), seen) == (3, wanted)
 

@@ -280,7 +280,7 @@ def _composed(queue: Queue, variant: str, everything: bool) -> Iterator[Text]:
             if everything or is_extreme:
                 for result in (
                     "matching",
-                    *_other_results(request),
+                    *_other_results(request, ["chosen"]),
                     *_of_the_doctor(queue, request),
                 ):
                     text = with_variables(query(source, request, result).text)

@@ -1,7 +1,7 @@
 """Statements as the console composes them: scans of messages, actions, the pipeline's."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -147,12 +147,14 @@ def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterato
     Or of half of them, which still has every pair of direction, start and filters.
     """
     for source in sources(product, queue):
-        locks = queue.kind is Kind.INSTALLED and locks_next(product)
+        chooses = [LOCK_NEXT] if locks_next(product) else ["chosen"]
+        if queue.kind is Kind.ADOPTED and locks_next(product):
+            chooses = []
         for request in scan_requests(source):
             starts = (request.after is not None) + request.exactly
             if not everything and (starts + request.reverse + request.filters.narrowing) % 2:
                 continue
-            for last in ("matching", *_other_results(request, locks=locks)):
+            for last in ("matching", *_other_results(request, chooses)):
                 where = (
                     f"{queue.design.name} {dict(queue.options)} {source.payload} {request} {last}"
                 )
@@ -172,13 +174,12 @@ def for_statement(request: ScanRequest, queue: Queue, last: str) -> ScanRequest:
     return replace(request, grouping=grouping, sizes=last == "counted", n=n)
 
 
-def _other_results(request: ScanRequest, *, locks: bool = False) -> list[str]:
-    """The other results that scans of some states are used for."""
+def _other_results(request: ScanRequest, chooses: Sequence[str]) -> list[str]:
+    """The other results that scans of some states are used for; those that choose."""
     others = ["error_texts"] if request.scan.state == "error" else []
     others += ["retried"] if request.scan.state in {"ready", "claimed", "error"} else []
     for_plans = request.payload_length is None and not request.exactly
-    locked = [LOCK_NEXT] if locks and for_plans else []
-    return others + (["counted", "chosen", *locked] if for_plans else [])
+    return others + (["counted", *chooses] if for_plans else [])
 
 
 # -- actions on messages
@@ -228,7 +229,8 @@ def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     for storage in storages(queue) if "id" in queue.roles else ():
         for lock, hashed in (("yes", "no"), ("yes", "yes"), ("no", "no")):
             yield "lock_rows", scope(source, storage, lock=lock, hashed=hashed)
-        if installed and not queue.design.waits_itself:
+        locks_chosen = sql.has(source.product, "actions.lock_chosen")
+        if installed and locks_chosen and not queue.design.waits_itself:
             yield "lock_chosen", scope(source, storage, lock="yes")
         yield "delete_rows", scope(source, storage)
         if "due_at" in queue.roles and not queue.design.library:

@@ -150,8 +150,8 @@ def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
     for scan in (*claims.scans(queue), Scan("any", By.ID)):
         names = {"retried"} if scan.state in {"ready", "claimed", "error"} else set()
         names |= {"claimed"} if scan.state == "claimed" else set()
-        names |= {"counted", "chosen"} if scan.state else set()
-        names |= {LOCK_NEXT} if scan.state and locks_next(product) else set()
+        choose = LOCK_NEXT if locks_next(product) else "chosen"
+        names |= {"counted", choose} if scan.state else set()
         if queue.design.name in {"status", "split"} or scan.state == "error":
             names |= {"contradictions"} if scan.state != "ready" and not scan.in_hand else set()
         for after in (None, ScanKey(scan.name, "2026-01-01T00:00:00", "1", scan.dated)):

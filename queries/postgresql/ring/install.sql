@@ -130,12 +130,6 @@ m."{slot}"
 m.message_id -- when storage=slots
 m.id -- when storage=in_hand
 
--- define: chosen_key
-coalesce(CAST(l.number AS text), l.id)
-
--- define: marked_rows
-{chosen_rows}
-
 -- define: chosen_numbers
 CAST(:keys AS bigint[]) -- when next=no
 ARRAY(SELECT c.key_id FROM chosen AS c WHERE c.matches) -- when next=yes
