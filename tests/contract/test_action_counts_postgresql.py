@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import product
 
 import psycopg
 import pytest
@@ -127,14 +128,17 @@ def test_what_is_counted_of_a_group_is_what_would_be_read(
     assert found or verb == "release none"
 
 
-@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize(
+    ("design", "batch"),
+    [*product(["fifo"], [None, 3]), *product(["naive", "ring", "claim", "status", "split"], [3])],
+)
 def test_the_newest_are_kept_whatever_leaves_meanwhile(
-    use_postgresql: Use, batch: int | None
+    use_postgresql: Use, design: str, batch: int | None
 ) -> None:
-    client = use_postgresql(Variant(DESIGNS["fifo"], {}))
+    client = use_postgresql(Variant(DESIGNS[design], {}))
     client.push_many(client.payloads(*range(20)))
     action = Purge(source_of(client))
-    plan = select(client.database, action, parse(("keep-newest=10",)))
+    plan = select(client.database, action, parse(("state=ready", "keep-newest=10")))
     assert plan.count == 10
     client.pop_many(8)
     result = execute.execute(client.database, action, plan, Batching(batch))
