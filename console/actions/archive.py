@@ -246,11 +246,7 @@ class ArchiveSelection(Selection):
     """
 
     def __init__(
-        self,
-        source: MessageSource,
-        criteria: SelectionCriteria,
-        taken: Taken,
-        restoring: sql.Scope,
+        self, source: MessageSource, criteria: SelectionCriteria, taken: Taken, restoring: sql.Scope
     ) -> None:
         """`restoring`: with what the server finds what restore would do with each.
         UsageError for filters that do not apply to an archive."""

@@ -51,10 +51,7 @@ class CanaryResults:
         return {name: list(ids) for name, ids in vars(self).items()}
 
 
-_RESULTS = {
-    "error": "failed",
-    **dict.fromkeys(("ready", "scheduled", "claimed"), "waiting"),
-}
+_RESULTS = {"error": "failed", **dict.fromkeys(("ready", "scheduled", "claimed"), "waiting")}
 """State -> result; any other state is done."""
 
 

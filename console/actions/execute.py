@@ -29,13 +29,7 @@ from console.actions.selected import SelectedMessages
 from console.catalog import Kind, Queue
 from console.catalog.audit import ActionRecord, Ledger, Outcome, Subject
 from console.engines import Database, Session, retry_transient, time_limit
-from console.errors import (
-    BusyError,
-    ConnectionFailedError,
-    ConsoleError,
-    InDoubtError,
-    UsageError,
-)
+from console.errors import BusyError, ConnectionFailedError, ConsoleError, InDoubtError, UsageError
 from console.formats import duration, numbered
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message

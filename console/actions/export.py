@@ -395,12 +395,7 @@ class Revealed:
 
 
 def reveal(
-    database: Database,
-    queue: Queue,
-    key: str,
-    *,
-    rights: Rights,
-    payload_bytes: int | None = None,
+    database: Database, queue: Queue, key: str, *, rights: Rights, payload_bytes: int | None = None
 ) -> Revealed:
     """Read the message at `key`, as a page of messages gave it, with nothing hidden.
 

@@ -65,8 +65,7 @@ _LEFTOVER = re.compile(rf"{_KEY_INDEX}$|_ccnew\d*$")
 # Names as either engine quotes them, and what only one of them writes.
 _IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])'
 _TABLE = re.compile(
-    rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)",
-    re.DOTALL,
+    rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)", re.DOTALL
 )
 _COLUMN_KEY = re.compile(
     r"^\s*(?P<columns>[a-z]\w*) .*\b(?P<kind>PRIMARY KEY|UNIQUE)\b", re.MULTILINE

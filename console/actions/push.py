@@ -129,10 +129,7 @@ def _require_uuid(text: str) -> None:
 
 
 def push_many_with(
-    connection: Connection,
-    queue: Queue,
-    payloads: Sequence[Payload],
-    extras: PushExtras,
+    connection: Connection, queue: Queue, payloads: Sequence[Payload], extras: PushExtras
 ) -> list[str | None]:
     """Push in order, all of them with what is said besides."""
     product = product_of(connection)

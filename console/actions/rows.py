@@ -39,13 +39,7 @@ from console.monitor.message_count import (
     read_chunk,
 )
 from console.monitor.messages import TRANSACTION_SECONDS, check, check_payload, read_task
-from console.monitor.scan_query import (
-    LOCK_NEXT,
-    READ_AT_ONCE,
-    MessageSource,
-    Search,
-    locks_next,
-)
+from console.monitor.scan_query import LOCK_NEXT, READ_AT_ONCE, MessageSource, Search, locks_next
 from console.monitor.scans import EVERYTHING, By, Grouping, Scan, ScanKey, read_key, scans_for
 
 if TYPE_CHECKING:

@@ -154,11 +154,7 @@ def _once(
 
 
 def _judge(
-    connection: Connection,
-    queue: Queue,
-    number: int,
-    taken: list[PoppedMessage],
-    seen: _Seen,
+    connection: Connection, queue: Queue, number: int, taken: list[PoppedMessage], seen: _Seen
 ) -> None:
     if not taken:
         seen.lost += 1

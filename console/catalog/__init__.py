@@ -149,12 +149,7 @@ class Queue:
         return self.design.states_with(self.options)
 
     def scope(
-        self,
-        on: sql.HasDialect,
-        *,
-        counters: str = "yes",
-        over: str = "ready",
-        **more: str,
+        self, on: sql.HasDialect, *, counters: str = "yes", over: str = "ready", **more: str
     ) -> sql.Scope:
         """The values for the statements of `queries/`.
 
@@ -503,11 +498,7 @@ def every_queue() -> Queue:
 
 
 def find(
-    connection: Connection,
-    name: str,
-    schema: str | None = None,
-    *,
-    any_design: bool = False,
+    connection: Connection, name: str, schema: str | None = None, *, any_design: bool = False
 ) -> Queue:
     """The queue of that name, or of that schema and name with a dot between them, as it is printed.
     UsageError if there is none, or several without a schema given.

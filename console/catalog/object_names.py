@@ -62,10 +62,7 @@ _OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
 
 
 def check(product: Product, queue: Queue) -> None:
-    for what, about, name in (
-        ("queue", "name", queue.name),
-        ("schema", "schema", queue.schema),
-    ):
+    for what, about, name in (("queue", "name", queue.name), ("schema", "schema", queue.schema)):
         if not name:
             raise UsageError(f"The name of a {what} cannot be empty.", about=about)
         if "\0" in name:

@@ -17,13 +17,7 @@ from console.catalog import audit as auditing
 from console.catalog.audit import Outcome, Subject
 from console.cli.command import BARE_YES, NAME, OPTIONAL_NAME, as_command
 from console.cli.context import ON_ONLY_PLANNED, Call
-from console.cli.streams import (
-    LINE_SECONDS,
-    ThrottledLines,
-    narrate,
-    on_terminal,
-    signals_handled,
-)
+from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, on_terminal, signals_handled
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain

@@ -5,12 +5,7 @@ profile, the queue), the environment, the command line. Secrets are looked up on
 is opened, and shown as `***`.
 """
 
-from console.config.configuration import (
-    Configuration,
-    ConfigurationError,
-    file_path,
-    load,
-)
+from console.config.configuration import Configuration, ConfigurationError, file_path, load
 from console.config.profile import (
     DISPLAY_ZONE,
     KEYS,

@@ -100,10 +100,7 @@ FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
 RUNBOOKS = "runbooks"
 """What to do about a finding, by its code: in the layers as `runbooks.CODE`."""
 _SEPARATE = (PROFILES, GROUPS, FLEETS)
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    FILTERS: message_filter,
-    QUEUE_FILTERS: queue_filter,
-}
+READERS: Mapping[str, Callable[[Any], Any]] = {FILTERS: message_filter, QUEUE_FILTERS: queue_filter}
 """The tables of saved filters: for a queue's messages, and for the overview."""
 NAMED_BY = {key.names_tables: key for key in KEYS.values() if key.names_tables}
 """The words of the tables whose names a key has, with that key."""

@@ -108,8 +108,7 @@ class Option:
         number = int(value)
         if not self.minimum <= number <= self.maximum:
             raise UsageError(
-                f"The option {self.name} cannot be {number}.",
-                next_step=f"It can be {self.range}.",
+                f"The option {self.name} cannot be {number}.", next_step=f"It can be {self.range}."
             )
         return str(number)
 

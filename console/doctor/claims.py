@@ -449,9 +449,7 @@ def _with_sql(context: CheckContext, code: Code) -> str:
     """Why it needs judgement, and below that the SQL to judge by."""
     product = context.database.product
     text = sql.script(
-        f"{context.queue.design.name}.{code.name}",
-        product.dialect,
-        context.queue.scope(product),
+        f"{context.queue.design.name}.{code.name}", product.dialect, context.queue.scope(product)
     )
     return f"{code.judgement}\n{sql.plain(text)}"
 
@@ -485,10 +483,6 @@ def _contradictions(context: CheckContext) -> dict[str, RowTally]:
 
 CHECKS = CheckGroup(
     (STATUS, GONE, ALIVE, UNKNOWN, UNNAMED, UNSAID, ILLEGAL),
-    {
-        "how consumers connect": _check_consumers,
-        _WHAT: _check_claims,
-        _STATES: _check_states,
-    },
+    {"how consumers connect": _check_consumers, _WHAT: _check_claims, _STATES: _check_states},
     applies,
 )

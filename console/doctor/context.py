@@ -223,11 +223,7 @@ class CheckContext:
 
 @contextmanager
 def check_context(
-    database: Database,
-    queue: Queue,
-    *,
-    patience_seconds: float = PATIENCE_SECONDS,
-    **known: Any,
+    database: Database, queue: Queue, *, patience_seconds: float = PATIENCE_SECONDS, **known: Any
 ) -> Iterator[CheckContext]:
     """A context with a read-only session of its own; `known`: other fields of it."""
     with ExitStack() as opened:

@@ -30,9 +30,7 @@ UNDONE = Code(
     repair="upgrade, which pauses it again; then resume",
 )
 ELSEWHERE = Code(
-    "paused_elsewhere",
-    Severity.WARNING,
-    "a library's own tools have paused the queue",
+    "paused_elsewhere", Severity.WARNING, "a library's own tools have paused the queue"
 )
 
 

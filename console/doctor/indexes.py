@@ -24,13 +24,7 @@ from console.actions.indexes import (
 )
 from console.catalog import Kind, Queue, lookups
 from console.designs import Order
-from console.doctor.context import (
-    CheckContext,
-    CheckGroup,
-    counted,
-    first_few,
-    shortened,
-)
+from console.doctor.context import CheckContext, CheckGroup, counted, first_few, shortened
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintain_queue
 from console.engines import Product, product_of
@@ -216,10 +210,7 @@ def _cause(same: Sequence[Index]) -> str:
 
 INDEX_CHECKS = CheckGroup(
     (INDEX_MISSING, INVALID, UNUSED),
-    {
-        "indexes": _check_definitions,
-        "the plan of a pop": _check_plan,
-    },
+    {"indexes": _check_definitions, "the plan of a pop": _check_plan},
     applies,
 )
 
@@ -289,9 +280,7 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
         repair=None
         if duplicates or product.key_by_hand
         else CreateMissing(
-            queue,
-            steps(context.database, queue, missing),
-            waits="for at most a second",
+            queue, steps(context.database, queue, missing), waits="for at most a second"
         ),
     )
 
@@ -428,8 +417,4 @@ def _plain(condition: str) -> str:
     return _BETWEEN.sub(r"\1>=\2and\1<=\3", normalized(condition))
 
 
-CONSTRAINT_CHECKS = CheckGroup(
-    (CONSTRAINT_MISSING,),
-    {"constraints": _check_constraints},
-    applies,
-)
+CONSTRAINT_CHECKS = CheckGroup((CONSTRAINT_MISSING,), {"constraints": _check_constraints}, applies)

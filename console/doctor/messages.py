@@ -11,13 +11,7 @@ from console import sql
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import claims, row_scan
-from console.doctor.context import (
-    CheckContext,
-    CheckGroup,
-    command,
-    counted,
-    first_few,
-)
+from console.doctor.context import CheckContext, CheckGroup, command, counted, first_few
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import IncompleteMessages, MarkAsErrors, incomplete_messages
 from console.doctor.row_scan import SHOWN_IDS, CountedRow, RowTally, scan_rows
@@ -187,10 +181,7 @@ def _scan(
 
 PAYLOAD_CHECKS = CheckGroup(
     (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ORPHANED),
-    {
-        _WHAT: _check_payloads,
-        _ORPHANED: _check_orphaned,
-    },
+    {_WHAT: _check_payloads, _ORPHANED: _check_orphaned},
     applies,
 )
 
@@ -267,7 +258,5 @@ def _retried(context: CheckContext, scan: Scan) -> Iterator[AttemptsRow]:
 
 
 ATTEMPT_CHECKS = CheckGroup(
-    (POISON,),
-    {_TOO_OFTEN: lambda context: context.for_each_view(_check_poison)},
-    claims.applies,
+    (POISON,), {_TOO_OFTEN: lambda context: context.for_each_view(_check_poison)}, claims.applies
 )

@@ -164,8 +164,4 @@ def _overtaken_by_far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
     )
 
 
-CHECKS = CheckGroup(
-    (BROKEN, EARLY, OVERTAKEN),
-    {"order of pops": _check_order},
-    applies,
-)
+CHECKS = CheckGroup((BROKEN, EARLY, OVERTAKEN), {"order of pops": _check_order}, applies)

@@ -325,10 +325,7 @@ class IncompleteMessages:
 
 
 def incomplete_messages(
-    connection: Connection,
-    queue: Queue,
-    stuck_after_seconds: float,
-    **where: object,
+    connection: Connection, queue: Queue, stuck_after_seconds: float, **where: object
 ) -> tuple[IncompleteMessages, list[str]]:
     """A chunk's result after a check of the owners of claims, and which of these are gone.
 

@@ -495,11 +495,7 @@ def _since(queue: Queue, seen: QueueSnapshot, now: Position, idle: float) -> dat
 
 
 def _stuck_head(
-    queue: Queue,
-    seen: QueueSnapshot,
-    now: Position,
-    proven: tuple[float, int, int],
-    head: _Head,
+    queue: Queue, seen: QueueSnapshot, now: Position, proven: tuple[float, int, int], head: _Head
 ) -> Finding:
     """`proven`: for how many seconds, and how many pops were rolled back and committed in them."""
     seconds, undone, committed = proven

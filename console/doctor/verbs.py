@@ -147,10 +147,7 @@ def _subject(target: Target, values: Params) -> str:
 
 
 def _planned(
-    target: Target,
-    verb: str,
-    lines: Sequence[str],
-    run: Callable[[Control, OnProgress], Result],
+    target: Target, verb: str, lines: Sequence[str], run: Callable[[Control, OnProgress], Result]
 ) -> Plan:
     subject = Subject.of(target.database, target.queue, verb)
     return Plan(subject, target.queue, tuple(lines), requires_name=False, run=run, stoppable=False)
@@ -230,11 +227,7 @@ SILENCE = Verb(
       dbq-console silence consumer_stopped orders --for 4h --reason "consumers move"
       dbq-console silence bloat --for 12h
     """,
-    parameters=(
-        _CODE,
-        Parameter("for", "How long.", DURATION, default="4h", metavar="T"),
-        _REASON,
-    ),
+    parameters=(_CODE, Parameter("for", "How long.", DURATION, default="4h", metavar="T"), _REASON),
     confirmed=False,
     any_design=True,
 )

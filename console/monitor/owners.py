@@ -211,10 +211,7 @@ def session_evidence(connection: Connection, found: Iterable[str | None]) -> Map
 
 
 def claimant_evidence(
-    connection: Connection,
-    queue: Queue,
-    found: Iterable[str | None],
-    stuck_after_seconds: float,
+    connection: Connection, queue: Queue, found: Iterable[str | None], stuck_after_seconds: float
 ) -> Owners:
     """Evidence about the queue's claimants, as `owner_of` names them. A library's worker is gone if
     it had no heartbeat for as long as its claims take to be stuck."""

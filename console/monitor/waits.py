@@ -267,11 +267,7 @@ def _rank(wait: Wait) -> tuple[object, ...]:
 
 
 def _optional(
-    database: Database,
-    row_type: type[Row],
-    name: str,
-    objects: Objects,
-    missing: dict[str, str],
+    database: Database, row_type: type[Row], name: str, objects: Objects, missing: dict[str, str]
 ) -> list[Row]:
     """The rows of a statement that some engines lack and some logins may not run."""
     statement = f"activity.{name}"

@@ -193,12 +193,7 @@ def without_arguments(method_of: Callable[[Navigation], Callable[[], None]]) -> 
 
 
 def form_command(
-    of: values.Command,
-    usage: str,
-    do: Handler,
-    completes: str = "",
-    *,
-    in_palette: bool = False,
+    of: values.Command, usage: str, do: Handler, completes: str = "", *, in_palette: bool = False
 ) -> Command:
     summary = f"the form: {of.summary}"
     return Command(of.name, usage, summary, do, completes, in_palette=in_palette, form=of)

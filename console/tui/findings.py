@@ -9,13 +9,7 @@ from dataclasses import replace
 from console import formats
 from console.catalog.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
-from console.monitor.limits import (
-    Exceeded,
-    Severity,
-    limit_silence,
-    silence_for,
-    stuck_silence,
-)
+from console.monitor.limits import Exceeded, Severity, limit_silence, silence_for, stuck_silence
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.text import first_line
 from console.views.doctor import LIMIT, FindingKey, FindingView
@@ -61,10 +55,7 @@ _DISTINGUISHING = ("figure", "session")
 
 
 def queue_findings(
-    key: QueueKey,
-    snapshot: QueueSnapshot,
-    judged: Sequence[Exceeded],
-    diagnosis: Diagnosis | None,
+    key: QueueKey, snapshot: QueueSnapshot, judged: Sequence[Exceeded], diagnosis: Diagnosis | None
 ) -> tuple[FindingView, ...]:
     """All findings of one queue, the most severe first; only those from figures have times.
 
@@ -102,10 +93,7 @@ def _silenced(
 
 
 def _from_doctor(
-    key: QueueKey,
-    diagnosis: Diagnosis,
-    snapshot: QueueSnapshot,
-    exceeded: Mapping[str, Exceeded],
+    key: QueueKey, diagnosis: Diagnosis, snapshot: QueueSnapshot, exceeded: Mapping[str, Exceeded]
 ) -> Iterator[FindingView]:
     """The doctor's findings, without those that the current figures disprove."""
     counts: dict[FindingKey, int] = {}

@@ -84,10 +84,7 @@ class LatestQuery(Generic[T]):
     """
 
     def __init__(
-        self,
-        owner: DOMNode,
-        done: Callable[[T], None],
-        failed: Callable[[ConsoleError], None],
+        self, owner: DOMNode, done: Callable[[T], None], failed: Callable[[ConsoleError], None]
     ) -> None:
         self._owner = owner
         self._done = done

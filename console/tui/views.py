@@ -101,12 +101,7 @@ def connection_finding(name: str, view: ConnectionView) -> FindingView:
     summary = f"{words}: {view.why}" if view.why else words
     key = (name, "", "", CONNECTION, "")
     return FindingView(
-        key,
-        view.level,
-        summary,
-        view.since_seconds,
-        label=view.name,
-        explanation=view.explanation,
+        key, view.level, summary, view.since_seconds, label=view.name, explanation=view.explanation
     )
 
 

@@ -222,10 +222,7 @@ POP = Verb(
     make_plan=_plan_pop,
     parameters=(
         Parameter(
-            "file",
-            "Payloads are appended to it.",
-            placement=Placement.REDIRECTION,
-            required=True,
+            "file", "Payloads are appended to it.", placement=Placement.REDIRECTION, required=True
         ),
         Parameter(
             "count", "How many, at most.", WholeNumber(1, 2**63 - 1), default="1", metavar="N"

@@ -183,10 +183,7 @@ SKIP = Verb(
     parameters=(
         _SUBSCRIBER,
         Parameter(
-            "to",
-            "Up to where: now, a message number, or older=1h.",
-            required=True,
-            metavar="WHERE",
+            "to", "Up to where: now, a message number, or older=1h.", required=True, metavar="WHERE"
         ),
     ),
     right=admin,

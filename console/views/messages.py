@@ -9,28 +9,11 @@ from rich.cells import cell_len
 
 from console.catalog import Queue
 from console.designs import Flow, Order
-from console.formats import (
-    NOT_APPLICABLE,
-    UNKNOWN,
-    count,
-    duration,
-    first_line,
-    offset,
-    plain,
-)
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, first_line, offset, plain
 from console.monitor.errors import claimant, past_attempt
 from console.monitor.message import Message
 from console.monitor.messages import Page, read_page
-from console.views.view import (
-    WIDTH,
-    Column,
-    Display,
-    Source,
-    View,
-    aligned,
-    cut,
-    or_unknown,
-)
+from console.views.view import WIDTH, Column, Display, Source, View, aligned, cut, or_unknown
 
 _STATE_STYLES = {"error": "warning", "claimed": "strong"}
 _INDENT = 4

@@ -130,13 +130,6 @@ def _json(result: SampledQueues) -> Mapping[str, object]:
 
 
 VIEW = View(
-    "status",
-    __doc__,
-    read,
-    _by_key,
-    _columns,
-    subject=Subject.DATABASE,
-    text=_text,
-    json=_json,
+    "status", __doc__, read, _by_key, _columns, subject=Subject.DATABASE, text=_text, json=_json
 )
 """The verb also samples again and again, and shows what the connection may do."""

@@ -26,17 +26,7 @@ from console.monitor.row_holder import SessionKey
 from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
 from console.verbs.parameters import SECONDS_TYPE, Parameter
-from console.views.view import (
-    WIDTH,
-    Column,
-    Display,
-    Line,
-    Part,
-    Source,
-    Subject,
-    View,
-    or_unknown,
-)
+from console.views.view import WIDTH, Column, Display, Line, Part, Source, Subject, View, or_unknown
 
 _RUNNING = "running"
 _MOST = 8
@@ -303,9 +293,7 @@ def _other_lines(activity: Activity) -> Iterator[str]:
 
 
 def _wait_lines(
-    heading: str,
-    waits: Sequence[Wait],
-    explained: Collection[tuple[str | None, str | None]] = (),
+    heading: str, waits: Sequence[Wait], explained: Collection[tuple[str | None, str | None]] = ()
 ) -> Iterator[str]:
     """Each wait with its amount, and its meaning unless it was explained before."""
     yield ""

@@ -209,9 +209,7 @@ def test_the_newest_of_those_that_are_released_are_kept(
     assert [message.id for message in client.pop_many(4)] == [first]
 
 
-def test_the_newest_of_an_archive_are_kept_whoever_restores_meanwhile(
-    use_postgresql: Use,
-) -> None:
+def test_the_newest_of_an_archive_are_kept_whoever_restores_meanwhile(use_postgresql: Use) -> None:
     client = use_postgresql(Variant(DESIGNS["fifo"], {}))
     client.push_many(client.payloads(*range(8)))
     execute.plan(client.database, Purge(source_of(client))).run_to_end()

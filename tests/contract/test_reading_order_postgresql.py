@@ -99,9 +99,7 @@ def test_what_a_bench_of_pgmq_makes_meanwhile_is_not_dropped(new_database: Datab
             assert value(url, "SELECT count(*) FROM pgmq.meta") == begun
 
 
-def test_the_databases_that_a_proof_makes_meanwhile_are_not_dropped(
-    new_database: Database,
-) -> None:
+def test_the_databases_that_a_proof_makes_meanwhile_are_not_dropped(new_database: Database) -> None:
     url = new_database.url.render_as_string(hide_password=False)
     reports: list[str] = []
     made: list[str] = []

@@ -18,15 +18,7 @@ from typing import Any
 import click
 
 from console.cli.context import Call
-from console.config import (
-    KEYS,
-    KeyLevel,
-    Profile,
-    Settings,
-    Value,
-    file_path,
-    load,
-)
+from console.config import KEYS, KeyLevel, Profile, Settings, Value, file_path, load
 from console.config.feature_tables import example_file, feature_tables
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN

@@ -205,11 +205,7 @@ _PARAMETERS = (
         click.IntRange(1, _MOST_PAYLOAD_BYTES),
         metavar="N",
     ),
-    Parameter(
-        "reveal",
-        "Without masks; each message is recorded in the audit.",
-        is_flag=True,
-    ),
+    Parameter("reveal", "Without masks; each message is recorded in the audit.", is_flag=True),
     Parameter(
         "export",
         "Write all matching messages to FILE.jsonl or FILE.csv, instead of a page.",

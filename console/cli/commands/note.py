@@ -24,8 +24,7 @@ def _run(call: Call, /, text: str, name: str | None, **given: bool) -> None:
     at = decisions.note(database, text, queue)
     answer = {"note": text, "queue": queue and queue.name, "schema": queue and queue.schema}
     call.answer(
-        {**answer, "noted_at": at.isoformat()},
-        [f"noted at {moment(at, call.zone)}: {plain(text)}"],
+        {**answer, "noted_at": at.isoformat()}, [f"noted at {moment(at, call.zone)}: {plain(text)}"]
     )
 
 

@@ -347,9 +347,5 @@ def _run(call: Call, verb: str, name: str, subscriber: str | None) -> None:
 
 
 _OF_ONE_SUBSCRIBER = {"pop", "complete", "fail"}
-_PARAMETERS = (
-    argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB"),
-    NAME,
-    SUBSCRIBER,
-)
+_PARAMETERS = (argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB"), NAME, SUBSCRIBER)
 COMMAND = Command("sql", _run, __doc__, _PARAMETERS)

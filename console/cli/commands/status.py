@@ -66,10 +66,7 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
     """Sample until interrupted; a failed sample is reported and retried."""
     readings: SimpleQueue[Reading] = SimpleQueue()
     sampler = Sampler(
-        database,
-        interval_seconds=_WATCH_SECONDS,
-        stuck_after_seconds=stuck_after(call),
-        only=only,
+        database, interval_seconds=_WATCH_SECONDS, stuck_after_seconds=stuck_after(call), only=only
     )
     sampler.start(readings.put)
     try:

@@ -190,12 +190,7 @@ class SQLServer:
         """A pool of connections with every timeout set. Each gets an access token of its own."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
-        from console.engines.mssql.session import (  # noqa: PLC0415
-            CONNECTING,
-            Dialect,
-            OdbcConnection,
-            redacted,
-        )
+        from console.engines.mssql.session import CONNECTING, Dialect, OdbcConnection, redacted  # noqa: PLC0415
 
         odbc = load_pyodbc()
         sources = _data_sources(odbc)

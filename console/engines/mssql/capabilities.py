@@ -124,8 +124,7 @@ def _missing(row: Probe) -> dict[str, str]:
         if row.engine_edition in _NO_SERVER:
             right = "VIEW DATABASE STATE (at Basic, S0, S1, in pools: ##MS_ServerStateReader##)"
         missing.setdefault(
-            "sessions",
-            f"{row.database_user} lacks {right}: other users' sessions are hidden",
+            "sessions", f"{row.database_user} lacks {right}: other users' sessions are hidden"
         )
     if not row.sees_counters:
         missing.setdefault(

@@ -72,9 +72,7 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     notes: Sequence[str] = getattr(original, "__notes__", ())
     if IN_DOUBT in notes and record.number not in _UNDONE:
         return InDoubtError(
-            what,
-            why=f"{why} {IN_DOUBT} It may or may not have been done.",
-            next_step=_CHECK_FIRST,
+            what, why=f"{why} {IN_DOUBT} It may or may not have been done.", next_step=_CHECK_FIRST
         )
     login = [note for note in notes if note.startswith(CONNECTING)]
     at_login = bool(login) or "(SQLDriverConnect" in arguments[-1]

@@ -49,10 +49,7 @@ BENCH = Command(
     own_summary="how fast each design is here, every message checked",
     parameters=(
         Parameter(
-            "designs",
-            "All, or some: ring,fifo:order=strict.",
-            default="all",
-            metavar="all|D,D",
+            "designs", "All, or some: ring,fifo:order=strict.", default="all", metavar="all|D,D"
         ),
         Parameter(
             "peers",

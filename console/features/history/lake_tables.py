@@ -199,9 +199,7 @@ def table_error(
         )
     if isinstance(error, PermissionError) or _DENIED.search(why):
         return RefusedError(
-            what,
-            why=why,
-            next_step="Use a lake that this user may use, or get the permission.",
+            what, why=why, next_step="Use a lake that this user may use, or get the permission."
         )
     return kind(
         what,

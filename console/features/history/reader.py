@@ -347,11 +347,7 @@ class Sources:
 
 
 def choose_sources(
-    root: Path,
-    connection: str,
-    made: Mapping[date, DayMadeOf],
-    span: TimeRange,
-    step_seconds: int,
+    root: Path, connection: str, made: Mapping[date, DayMadeOf], span: TimeRange, step_seconds: int
 ) -> Sources:
     """The best source of each day, for points of about that length."""
     here = _recorded(root, connection)

@@ -13,13 +13,7 @@ from typing import Any, Protocol
 from console import catalog
 from console.catalog import audit
 from console.doctor.finding import Diagnosis
-from console.doctor.watcher import (
-    UNATTENDED_SECONDS,
-    Doctor,
-    DoctorUpdate,
-    QueueName,
-    Watcher,
-)
+from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, QueueName, Watcher
 from console.engines import Database, time_limit
 from console.errors import ConsoleError
 from console.features.history.consumers import rows
@@ -160,9 +154,7 @@ class Recording:
         self._waits_and_actions = WaitsAndActions(database, recorder)
         self._watcher = Watcher(
             Sampler(
-                database,
-                interval_seconds=interval_seconds,
-                stuck_after_seconds=stuck_after_seconds,
+                database, interval_seconds=interval_seconds, stuck_after_seconds=stuck_after_seconds
             ),
             Doctor(database, thresholds_of, masks, rights=rights),
             on_reading=self._sampled,

@@ -6,7 +6,4 @@ their tasks is passed to them, so that they run, and are tested, without Spark a
 
 from console.features import CommandKey, Feature
 
-FEATURE = Feature(
-    needs=("history",),
-    keys=(CommandKey("P", "runs", "the runs of the pipeline"),),
-)
+FEATURE = Feature(needs=("history",), keys=(CommandKey("P", "runs", "the runs of the pipeline"),))

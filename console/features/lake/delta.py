@@ -190,10 +190,7 @@ class LakeTable:
                 return
 
     def exchange(
-        self,
-        removed: Sequence[str],
-        added: Sequence[Mapping[str, Any]],
-        by: Mapping[str, str],
+        self, removed: Sequence[str], added: Sequence[Mapping[str, Any]], by: Mapping[str, str]
     ) -> bool:
         """In one commit, these files instead of those; False, and nothing is done, where another
         one has taken one of those out.
@@ -236,11 +233,7 @@ class LakeTable:
                     return True
 
     def _write(
-        self,
-        files: Sequence[Mapping[str, Any]],
-        mode: str,
-        others: Sequence[Any] = (),
-        **more: Any,
+        self, files: Sequence[Mapping[str, Any]], mode: str, others: Sequence[Any] = (), **more: Any
     ) -> None:
         from deltalake import PostCommitHookProperties  # noqa: PLC0415  # the extra's
 

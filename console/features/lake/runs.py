@@ -176,7 +176,7 @@ _ROWS: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "replay": lambda found: found["result"]["pushed"] if found["done"] else 0,
 }
 _BYTES: dict[str, Callable[[Mapping[str, Any]], int]] = {
-    "archive": lambda found: found["result"]["bytes"] if found["done"] else 0,
+    "archive": lambda found: found["result"]["bytes"] if found["done"] else 0
 }
 
 

@@ -274,10 +274,7 @@ def together(pushes: DataFrame | None, pops: DataFrame) -> DataFrame:
         rows = rows.unionByName(pushed, allowMissingColumns=True)
     else:
         rows = rows.withColumns(
-            {
-                "push_checksum": F.lit(None).cast("string"),
-                "push_due": F.lit(None).cast("bigint"),
-            }
+            {"push_checksum": F.lit(None).cast("string"), "push_due": F.lit(None).cast("bigint")}
         )
     return rows.groupBy("id").agg(
         F.sum("pushes").alias("pushes"),

@@ -323,9 +323,7 @@ class Watch:
         self._round: list[Diagnosis] = []
         self._watcher = Watcher(
             Sampler(
-                database,
-                interval_seconds=interval_seconds,
-                stuck_after_seconds=stuck_after_seconds,
+                database, interval_seconds=interval_seconds, stuck_after_seconds=stuck_after_seconds
             ),
             Doctor(database, thresholds_of),
             on_reading=self._sampled,

@@ -116,10 +116,7 @@ _ROWS: Mapping[str, Sequence[_Chart]] = {
         ),
         _Chart(
             "Pushed and popped",
-            [
-                (f"sum({_rate('pushed')})", "pushed"),
-                (f"sum({_rate('popped')})", "popped"),
-            ],
+            [(f"sum({_rate('pushed')})", "pushed"), (f"sum({_rate('popped')})", "popped")],
             unit="cps",
         ),
         _Chart(
@@ -324,10 +321,7 @@ class _Rule:
 
 def alerts(limited: Sequence[Limited], interval_seconds: float) -> list[str]:
     stale = max(_STALE_LEAST_SECONDS, _STALE_INTERVALS * interval_seconds)
-    rules = [
-        *_always(stale),
-        *(rule for one in limited for rule in _of_connection(one)),
-    ]
+    rules = [*_always(stale), *(rule for one in limited for rule in _of_connection(one))]
     lines = ["groups:", "  - name: dbq-console", "    rules:"]
     for rule in rules:
         lines += [
@@ -416,10 +410,7 @@ def _rules(limit: Limit, series: str, limits: Limits) -> Iterator[_Rule]:
             yield _Rule(name, severity, f"{series} >= {_number(value)}", summary)
 
 
-_VALUES = {
-    SECONDS: "{{ $value | humanizeDuration }}",
-    SHARE: "{{ $value | humanizePercentage }}",
-}
+_VALUES = {SECONDS: "{{ $value | humanizeDuration }}", SHARE: "{{ $value | humanizePercentage }}"}
 
 
 def _number(limit: float) -> str:

@@ -18,11 +18,7 @@ from console.verbs.queues import complete_designs, new_queue_plan, pairs, queue_
 
 
 def adopt_plan(
-    database: Database,
-    queue: Queue,
-    table: CandidateTable,
-    values: Params,
-    lines: Sequence[str],
+    database: Database, queue: Queue, table: CandidateTable, values: Params, lines: Sequence[str]
 ) -> Plan:
     """`queue`: as previewed; `lines`: the columns and their roles."""
     text = (

@@ -189,9 +189,7 @@ def _purge_and_restore(acting: Trial) -> None:
 
 def _findings(acting: Trial) -> None:
     diagnose(
-        acting.database,
-        [acting.installed],
-        consumption=ConsumptionHistory(3600.0, waits=False),
+        acting.database, [acting.installed], consumption=ConsumptionHistory(3600.0, waits=False)
     )
 
 

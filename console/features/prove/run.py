@@ -197,11 +197,7 @@ def prove_claim(label: str, claim: Claim, trial: Trial) -> Line:
 
 def claims_of(database: Database) -> list[Claim]:
     """The claims about a queue while it is installed, each for all its subscribers."""
-    claims = [
-        *calls.claims(database),
-        *repairs.CLAIMS,
-        *server.CLAIMS,
-    ]
+    claims = [*calls.claims(database), *repairs.CLAIMS, *server.CLAIMS]
     return [
         replace(one, prove=partial(Trial.with_each_subscriber, prove=one.prove)) for one in claims
     ]

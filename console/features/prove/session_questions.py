@@ -21,9 +21,7 @@ from console.errors import BusyError
 from console.features.bench.candidate import PROOF_PREFIX
 from console.features.prove.lock_questions import BOTH
 from console.features.prove.questions import Question, an_error_disproves
-from console.features.prove.server import (
-    named,
-)
+from console.features.prove.server import named
 from console.features.prove.site import TIMEOUTS, Site
 from console.features.prove.trial import DisprovedError, NotApplicableError, Trial, require
 from console.monitor.sample import take_sample

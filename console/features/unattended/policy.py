@@ -122,11 +122,7 @@ class Policy:
 
 
 def why_not(
-    queue: Queue,
-    kind: Repairable,
-    policy: Policy,
-    held: Iterable[Decision],
-    database: Database,
+    queue: Queue, kind: Repairable, policy: Policy, held: Iterable[Decision], database: Database
 ) -> str:
     """Why findings of that kind are left to a person, whatever is found; empty: they are not.
 

@@ -271,9 +271,7 @@ def _step(distances: Sequence[float], begin: int) -> int:
 
 
 def changes_of(
-    record: QueueRecord,
-    earlier: Mapping[str, Sequence[Minutes]],
-    forecast: Forecast,
+    record: QueueRecord, earlier: Mapping[str, Sequence[Minutes]], forecast: Forecast
 ) -> tuple[list[Change], str]:
     """Every figure that left its band, in order of time; and the basis of most, empty if nothing
     is known to be usual. `earlier`: the same hours of each day before."""

@@ -28,7 +28,7 @@ class AuditEntryDialog(FactsDialog):
     """All details of an action, and its follow-up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("a", "follow", "follow up", tooltip="open the form that undoes or continues it"),
+        Binding("a", "follow", "follow up", tooltip="open the form that undoes or continues it")
     ]
 
     def __init__(self, context: Context, line: AuditRow, connection: str) -> None:

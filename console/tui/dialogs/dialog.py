@@ -56,7 +56,7 @@ class Dialog(Closable, ModalScreen[Answer]):
     """A modal screen, never changed by a refresh."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark", "app.help", "help", show=False, tooltip="this page"),
+        Binding("question_mark", "app.help", "help", show=False, tooltip="this page")
     ]
 
 
@@ -116,7 +116,7 @@ class ConfirmDialog(Dialog[bool]):
     """True if `y` or the name was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "no", "back", show=False, tooltip="cancel; nothing is done"),
+        Binding("escape", "no", "back", show=False, tooltip="cancel; nothing is done")
     ]
 
     def __init__(self, title: str, lines: Sequence[str], name: str) -> None:
@@ -185,7 +185,7 @@ class PasswordDialog(Dialog[None]):
     """Asks for one connection's password. Escape: do without."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "not now", show=False, tooltip="continue without a password"),
+        Binding("escape", "dismiss", "not now", show=False, tooltip="continue without a password")
     ]
 
     def __init__(self, context: Context, conn: OpenConnection) -> None:
@@ -220,9 +220,7 @@ class PasswordDialog(Dialog[None]):
 class RunningDialog(Dialog[None]):
     """The running actions; Enter opens one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "close", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "close", show=False)]
 
     def __init__(self, context: Context) -> None:
         super().__init__()

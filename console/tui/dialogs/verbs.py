@@ -87,9 +87,7 @@ def acting_lines(view: QueueView | None) -> list[str]:
 class VerbsDialog(Dialog[None]):
     """Enter opens the form of the verb under the cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "close", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "close", show=False)]
 
     def __init__(
         self, context: Context, key: QueueKey, words: Sequence[str] = (), state: str = ""

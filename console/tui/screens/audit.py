@@ -20,14 +20,7 @@ from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import OUT, PolledScreen, ScreenHead
 from console.tui.tabs.tab import ListTab
-from console.tui.text import (
-    TextView,
-    describe_error,
-    first_line,
-    plain,
-    style_of,
-    whole_seconds,
-)
+from console.tui.text import TextView, describe_error, first_line, plain, style_of, whole_seconds
 from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
 from console.views.audit import VIEW, AuditRow, read
 from console.views.view import Column, Part, Search, Source, View, parse

@@ -44,9 +44,7 @@ class HelpScreen(Closable, ModalScreen[None]):
     ]
 
     def __init__(
-        self,
-        bindings: Iterable[ActiveBinding],
-        filters: Iterable[tuple[str, str]] = (),
+        self, bindings: Iterable[ActiveBinding], filters: Iterable[tuple[str, str]] = ()
     ) -> None:
         """`filters`: the syntax of the screen's filter, if it has one."""
         super().__init__()

@@ -36,7 +36,7 @@ class ConsumersTab(ListTab[SampledConsumers]):
     PAUSE: ClassVar[float] = 0
     COMMAND: ClassVar[Sequence[str]] = ("consumers",)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("a", "act", "actions on its claims", tooltip="act on the claims of this consumer"),
+        Binding("a", "act", "actions on its claims", tooltip="act on the claims of this consumer")
     ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:

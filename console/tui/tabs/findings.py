@@ -15,14 +15,7 @@ from console.doctor.finding import countdown
 from console.tui.context import Context
 from console.tui.findings import QueueKey, full_soon
 from console.tui.tabs.tab import QueueTab
-from console.tui.text import (
-    TextView,
-    first_line,
-    plain,
-    show_lines,
-    style_of,
-    whole_seconds,
-)
+from console.tui.text import TextView, first_line, plain, show_lines, style_of, whole_seconds
 from console.tui.views import QueueView
 from console.tui.widgets.browser import LIST_KEYS, Browser
 from console.tui.widgets.keyed_table import PADDING, ColumnLayout, KeyedTable

@@ -433,7 +433,7 @@ class ListScreen(LiveScreen, Generic[Tab]):
     """A list of a connection, of a queue, or of this machine."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("o", "equivalent", "the equivalent command line", show=False),
+        Binding("o", "equivalent", "the equivalent command line", show=False)
     ]
 
     def __init__(self, context: Context, kind: type[Tab], key: QueueKey) -> None:

@@ -50,7 +50,7 @@ class WaitsTab(ListTab[WaitReport]):
     VALUES: ClassVar[Mapping[str, Any]] = {"seconds": SAMPLE_SECONDS}
     PAUSE: ClassVar[float] = 0.5
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("a", "act", "terminate session", tooltip="terminate the session under the cursor"),
+        Binding("a", "act", "terminate session", tooltip="terminate the session under the cursor")
     ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:

@@ -20,14 +20,7 @@ from textual.widget import Widget
 from textual_plotext.plot import Plot
 
 from console import figures, formats
-from console.clock import (
-    scale,
-    scale_count,
-    scale_seconds,
-    short_count,
-    short_seconds,
-    ticks,
-)
+from console.clock import scale, scale_count, scale_seconds, short_count, short_seconds, ticks
 from console.designs import recorded
 from console.figures import LATENCY_KINDS, PERCENTILES
 from console.monitor.latency import Percentiles

@@ -88,7 +88,7 @@ class Flag(Checkbox, inherit_bindings=False):
     """Toggled by Space or a click; Enter is the form's. It needs no colour."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "toggle_button", "on or off", show=False, tooltip="tick or untick"),
+        Binding("space", "toggle_button", "on or off", show=False, tooltip="tick or untick")
     ]
 
     def render(self) -> Content:

@@ -109,10 +109,7 @@ Cells = tuple[Cell, ...]
 class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=False):
     """Rows by key, in the columns that fit, under a line of titles."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "keyed-table--header",
-        "keyed-table--cursor",
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"keyed-table--header", "keyed-table--cursor"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "one row up", show=False),
         Binding("down,j", "move(1)", "one row down", show=False),

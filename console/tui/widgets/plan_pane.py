@@ -86,10 +86,7 @@ class PlanView(Static):
         if sample:
             parts += [self._sample(sample, masks), Text()]
         if sql:
-            parts += [
-                Text("The SQL of each batch:", style_of(self, "quiet")),
-                Text(_shown(sql)),
-            ]
+            parts += [Text("The SQL of each batch:", style_of(self, "quiet")), Text(_shown(sql))]
         self.update(Group(*parts))
 
     def _sample(self, sample: Sequence[SampleMessage], masks: Masks) -> Table:

@@ -228,12 +228,7 @@ SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
 
 
 def layout(
-    width: int,
-    widest: Mapping[str, int],
-    sorted_by: str,
-    *,
-    descending: bool,
-    folded: bool = False,
+    width: int, widest: Mapping[str, int], sorted_by: str, *, descending: bool, folded: bool = False
 ) -> list[ColumnLayout[QueueView]]:
     """The columns that fit into `width` cells, with their widths.
 

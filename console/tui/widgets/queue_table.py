@@ -171,11 +171,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
         """With an arrow in the title of the sort column."""
         folded = bool(self.rows) and all(isinstance(row, Group) for row in self.rows.values())
         return layout(  # type: ignore[return-value]  # as above
-            room,
-            self.widest(),
-            self.sort_column.name,
-            descending=self.descending,
-            folded=folded,
+            room, self.widest(), self.sort_column.name, descending=self.descending, folded=folded
         )
 
     def widest(self) -> dict[str, int]:

@@ -76,10 +76,7 @@ class Library:
 
 
 PROCRASTINATE = Library(
-    "procrastinate",
-    ("procrastinate",),
-    Order.LAX,
-    ("procrastinate_jobs", "procrastinate_events"),
+    "procrastinate", ("procrastinate",), Order.LAX, ("procrastinate_jobs", "procrastinate_events")
 )
 PGQUEUER = Library("pgqueuer", ("pgqueuer", "asyncpg"), Order.NONE, ("pgqueuer", "pgqueuer_log"))
 

@@ -32,13 +32,7 @@ from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
 from console.config import Profile
 from console.features.history.commands.history import RECORDINGS
-from console.features.history.recorder import (
-    KEEP_SECONDS,
-    MOST_BYTES,
-    Bounds,
-    Recorder,
-    folder,
-)
+from console.features.history.recorder import KEEP_SECONDS, MOST_BYTES, Bounds, Recorder, folder
 from console.monitor.sampler import Reading
 from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter

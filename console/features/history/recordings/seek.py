@@ -19,7 +19,7 @@ class SeekDialog(Dialog[datetime | None]):
     """Asks for a time to go to; an error is shown above the line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "leave", show=False),
+        Binding("escape", "dismiss(None)", "leave", show=False)
     ]
 
     def __init__(self, read: Callable[[str], datetime]) -> None:

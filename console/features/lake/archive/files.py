@@ -116,10 +116,7 @@ def _split_by_encoding(texts: pa.Array) -> dict[str, pa.Array]:
     values = texts.cast(pa.binary(), safe=False).to_pylist()
     good = [_decoded(value) for value in values]
     others = [None if text is not None else v for text, v in zip(good, values, strict=True)]
-    return {
-        "payload": pa.array(good, pa.string()),
-        "payload_bytes": pa.array(others, pa.binary()),
-    }
+    return {"payload": pa.array(good, pa.string()), "payload_bytes": pa.array(others, pa.binary())}
 
 
 def _decoded(value: bytes | None) -> str | None:

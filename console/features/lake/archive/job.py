@@ -117,10 +117,7 @@ def plan(
     )
 
 
-_STATES = {
-    RESERVED: "reserved for the lake",
-    COMMITTED: "in the lake, still to be deleted here",
-}
+_STATES = {RESERVED: "reserved for the lake", COMMITTED: "in the lake, still to be deleted here"}
 
 
 def _utc(at: datetime | None) -> str:

@@ -12,11 +12,7 @@ from typing import Any
 import click
 
 from console.cli.command import CallCommand, as_command
-from console.cli.context import (
-    ON_ONLY_PLANNED,
-    ON_RESULT,
-    Call,
-)
+from console.cli.context import ON_ONLY_PLANNED, ON_RESULT, Call
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.engines import Database
@@ -56,10 +52,7 @@ class LaunchedJob(RecordedJob):
 
 
 def job(
-    name: str,
-    *before: Parameter,
-    kind: type[CallCommand] = RecordedJob,
-    **more: Any,
+    name: str, *before: Parameter, kind: type[CallCommand] = RecordedJob, **more: Any
 ) -> Callable[[Callable[..., None]], click.Command]:
     """The command of a job that the function runs: its options are those of the job's value;
     `before`: those that no form has."""

@@ -21,16 +21,6 @@ from console.features.lake.runs_view import VIEW
 
 COMMAND = click.Group(
     "pipeline",
-    [
-        archive,
-        rollup,
-        verify,
-        replay,
-        compact,
-        expire,
-        erase,
-        show_lake,
-        list_command(VIEW),
-    ],
+    [archive, rollup, verify, replay, compact, expire, erase, show_lake, list_command(VIEW)],
     help=__doc__,
 )

@@ -143,8 +143,7 @@ def _segment(
     except (OSError, pa.ArrowException) as error:
         if getattr(error, "errno", None):  # the disk, or a missing permission
             raise ConsoleError(
-                f"The recording {file.folder} cannot be read.",
-                why=f"{file.path}: {error}",
+                f"The recording {file.folder} cannot be read.", why=f"{file.path}: {error}"
             ) from error
         skipped.damaged.add(file.path)
         return None

@@ -7,13 +7,7 @@ from typing import Any
 from textual.screen import Screen
 
 from console.errors import ConsoleError
-from console.features.own_commands.command import (
-    FINDING,
-    MESSAGE,
-    QUEUE,
-    OwnCommand,
-    run,
-)
+from console.features.own_commands.command import FINDING, MESSAGE, QUEUE, OwnCommand, run
 from console.features.own_commands.configured import own_commands
 from console.formats import plain_lines
 from console.monitor.message import Message

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 
 from console import sql
 from console.catalog import Kind
-from console.doctor.context import (
-    MOST,
-    CheckContext,
-    CheckGroup,
-    counted,
-)
+from console.doctor.context import MOST, CheckContext, CheckGroup, counted
 from console.doctor.finding import Code, Finding
 from console.formats import duration
 from console.monitor.limits import Severity

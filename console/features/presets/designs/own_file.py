@@ -34,10 +34,7 @@ _KEYS = {
     *("claims", "left claims", "requeued", "stays", "takes due", "overdue", "errors"),
 }
 _NEEDED_ROLES = ("id", "status", "payload")
-_NEEDED_BY = {
-    "requeue": ({"is_error"}, {"error"}),
-    "release": ({"is_claimed"}, {"claimed_at"}),
-}
+_NEEDED_BY = {"requeue": ({"is_error"}, {"error"}), "release": ({"is_claimed"}, {"claimed_at"})}
 """Verb -> the definitions and roles that it requires."""
 _PLACEHOLDERS = {"schema", "table", "beside", "only", "stuck_after_seconds"}
 """Placeholders allowed in quoted names and literals, besides the columns of roles."""

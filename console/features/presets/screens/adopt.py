@@ -306,10 +306,7 @@ class AdoptScreen(PlannedScreen):
         self.draw()
         database = conn.database
         jobs.start_job(
-            self,
-            lambda: adopt.columns(database, table),
-            self.show_columns,
-            self.show_problem,
+            self, lambda: adopt.columns(database, table), self.show_columns, self.show_problem
         )
 
     def plan(self) -> None:

@@ -72,8 +72,5 @@ _UNATTENDED = Parameter(
     is_flag=True,
 )
 COMMAND = replace(
-    doctor.COMMAND,
-    run=_run,
-    parameters=(*doctor.COMMAND.parameters, _UNATTENDED),
-    right=_right,
+    doctor.COMMAND, run=_run, parameters=(*doctor.COMMAND.parameters, _UNATTENDED), right=_right
 )

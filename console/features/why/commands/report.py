@@ -47,8 +47,7 @@ def _run(
         return
     if name is None or group is not None or fleet is not None:
         raise UsageError(
-            "Which queue?",
-            next_step="Name it; or say --since 8h, for all queues of that time.",
+            "Which queue?", next_step="Name it; or say --since 8h, for all queues of that time."
         )
     assert _OF_A_QUEUE is not None  # noqa: S101  # it is what `report` runs without this feature
     _OF_A_QUEUE(call, name, **of_a_queue)

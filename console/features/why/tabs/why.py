@@ -25,7 +25,7 @@ class WhyTab(RecordedTab):
     VIEW: ClassVar[View[Any, Any]] = VIEW
     COMMAND: ClassVar[Sequence[str]] = ("why",)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", tooltip="the tab that shows it"),
+        Binding("enter", "open", "open", tooltip="the tab that shows it")
     ]
 
     def source(self, conn: OpenConnection | None) -> Source:
