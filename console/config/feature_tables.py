@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from console import features
@@ -33,6 +33,6 @@ def feature_tables() -> dict[str, FeatureTables]:
 
 def example_file() -> str:
     """A commented file to start from."""
-    parts = [resources.files("console.config") / "example.toml"]
+    parts = [Path(__file__).with_name("example.toml")]
     parts += [path for path in features.files("config") if path.name == "example.toml"]
     return "".join(path.read_text("utf-8") for path in parts)

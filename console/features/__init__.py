@@ -27,8 +27,8 @@ and those features that its value names. One whose needs are not here is off: it
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module, resources
-from importlib.resources.abc import Traversable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 NAMES = (
@@ -91,7 +91,7 @@ def packages(kind: str) -> Iterator[tuple[str, str, list[str]]]:
             yield name, f"{__name__}.{name}.{kind}", [str(folder)]
 
 
-def files(kind: str) -> Iterator[Traversable]:
+def files(kind: str) -> Iterator[Path]:
     """The files in the folders of this kind, of all that are not off."""
     for name in features():
         folder = _folder(name) / kind
@@ -111,5 +111,5 @@ def keys() -> tuple[CommandKey, ...]:
     return tuple(key for name, feature in known if not missing(name) for key in feature.keys)
 
 
-def _folder(name: str) -> Traversable:
-    return resources.files(__name__) / name
+def _folder(name: str) -> Path:
+    return Path(__file__).with_name(name)

@@ -3,7 +3,7 @@
 import difflib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from console import features
 from console.errors import UsageError
@@ -24,7 +24,7 @@ class Topic:
 @cache
 def topics() -> dict[str, Topic]:
     """All pages by name, in the order of the alphabet."""
-    files = (*resources.files(__name__).iterdir(), *features.files("help"))
+    files = (*Path(__file__).parent.iterdir(), *features.files("help"))
     pages = [file for file in files if file.name.endswith(".md")]
     return {
         name: Topic(name, page.read_text(encoding="utf-8"))

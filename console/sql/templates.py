@@ -14,8 +14,6 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from functools import _lru_cache_wrapper, cache, lru_cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,12 +75,11 @@ NOTHING = Scope()
 """For statements that concern no queue."""
 
 
-def queries_folder() -> Traversable:
+def queries_folder() -> Path:
     """The folder of the SQL: in the installed package, else beside it (a checkout)."""
-    packaged = resources.files("console") / "queries"
-    if packaged.is_dir():
-        return packaged
-    return Path(__file__).resolve().parent.parent.parent / "queries"
+    package = Path(__file__).resolve().parent.parent
+    packaged = package / "queries"
+    return packaged if packaged.is_dir() else package.parent / "queries"
 
 
 @dataclasses.dataclass(frozen=True)

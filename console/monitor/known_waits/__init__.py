@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from console.catalog import Queue
 
@@ -43,7 +43,7 @@ def _applies(queue: Queue, key: str) -> bool:
 @cache
 def known_waits(engine: str) -> tuple[KnownWait, ...]:
     """The most specific patterns first."""
-    text = resources.files(__name__).joinpath(f"{engine}.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(f"{engine}.toml").read_text(encoding="utf-8")
     found = [
         KnownWait(kind, wait, texts.pop("is"), texts.pop("means"), texts)
         for kind, waits in tomllib.loads(text).items()

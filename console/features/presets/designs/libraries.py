@@ -7,7 +7,7 @@ head that `preset.sql` describes.
 
 import re
 from collections.abc import Container, Mapping
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from console.designs.model import Design, Flow
 from console.designs.order import Order
@@ -41,16 +41,14 @@ def every() -> tuple[Design, ...]:
     """All shipped presets, by name."""
     return tuple(
         _design(engine.name, path.name.removesuffix(".sql"))
-        for engine in sorted(
-            templates.queries_folder().iterdir(), key=lambda traversable: traversable.name
-        )
+        for engine in sorted(templates.queries_folder().iterdir())
         if engine.is_dir()
-        for path in sorted(engine.iterdir(), key=lambda traversable: traversable.name)
+        for path in sorted(engine.iterdir())
         if _is_preset(path)
     )
 
 
-def _is_preset(path: Traversable) -> bool:
+def _is_preset(path: Path) -> bool:
     if not path.is_file():
         return False  # a design in several files
     with path.open(encoding="utf-8") as file:
