@@ -14,7 +14,11 @@ STATES: dict[str, Mapping[str, str]] = {
     "ready": {"status": "0", "due_at": _ONE_BY_ONE},
     "scheduled": {"due_at": "now() + interval '1 day' + n * interval '1 s'"},
     "claimed": {"status": "1", "claimed_at": _ONE_BY_ONE, "claimed_by": "'w'"},
-    "stuck": {"status": "1", "claimed_at": "now() - interval '1 hour'", "claimed_by": "'w'"},
+    "stuck": {
+        "status": "1",
+        "claimed_at": "now() - interval '1 hour' - n * interval '1 us'",
+        "claimed_by": "'w'",
+    },
     "errors": {"status": "4", "claimed_at": _ONE_BY_ONE, "error": "'no'", "done_at": _ONE_BY_ONE},
     "done": {"status": "2", "claimed_at": _ONE_BY_ONE, "done_at": _ONE_BY_ONE},
 }
