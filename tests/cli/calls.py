@@ -57,7 +57,7 @@ class Answer:
         assert (self.status, self.out) == (status, b""), self
         missing = [word for word in words if word not in self.err]
         assert not missing, (missing, self)
-        assert "Traceback" not in self.err
+        assert "Traceback" not in self.err, self
 
 
 def _forget_presets() -> None:

@@ -189,9 +189,9 @@ def test_a_disk_that_is_full_stops_the_run_and_loses_nothing(
     for _ in range(runs):
         run(filled, lake)
         sent += Counter(push_and_pop(filled, 30))
-    drive(filled.queue.name, lake, url=filled.url, most_bytes=most_bytes).failed(
-        1, f"The lake {lake.location} is full."
-    )
+    done = drive(filled.queue.name, lake, url=filled.url, most_bytes=most_bytes)
+    assert done.status == 1, done
+    assert f"The lake {lake.location} is full." in done.err, done
     assert all_payloads(filled, payloads(lake)) >= sent
     run(filled, lake)
     assert archived_keys(filled) == []
