@@ -676,10 +676,7 @@ FROM (
 -- monitored: whether this login sees monitors at all (VIEW SERVER STATE). state: INACTIVE, NOTIFIED (started, and has not
 -- received yet), RECEIVES_OCCURRING; null: no monitor.
 SET NOCOUNT ON;
-DECLARE @monitored bit = 0, @state nvarchar(32), @activated datetime;
-IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
-    SET @monitored = 1;
+DECLARE @monitored bit = {sees_server_state}, @state nvarchar(32), @activated datetime;
 IF @monitored = 1
     SELECT
         @state = m.state,

@@ -15,13 +15,31 @@ IF EXISTS (
 )
     THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
 
+-- define: sees_database_state
+-- 1 or 0
+CASE
+    -- There the right on the database shows nothing (Microsoft's manual, sys.dm_exec_sessions, Permissions).
+    WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'ServiceObjective') AS nvarchar(64)) IN (N'Basic', N'S0', N'S1', N'ElasticPool')
+        THEN
+            CASE
+                WHEN IS_SRVROLEMEMBER(N'##MS_ServerStateReader##') = 1 THEN 1
+                WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
+                ELSE 0
+            END
+    WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE') = 1 THEN 1
+    -- From SQL Server 2022; older ones answer NULL.
+    WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE') = 1 THEN 1
+    ELSE 0
+END
+
 -- define: sees_server_state
-COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
-    OR (
-        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
-        AND COALESCE(HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
-    )
+-- 1 or 0; in Azure SQL Database and Fabric only the database's sessions are visible, not the server
+CASE
+    WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12) THEN {sees_database_state}
+    WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
+    WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
+    ELSE 0
+END
 
 -- define: owner_exists
 -- The procedures run as dbq_owner, a user without login, rather than AS OWNER: that would require the right to impersonate

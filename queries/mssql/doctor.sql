@@ -270,8 +270,7 @@ GROUP BY o.name;
 SET NOCOUNT ON;
 DECLARE @popped bigint, @last_pop datetime2(7), @next nvarchar(450);
 -- when defined popped
-IF COALESCE(HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE'), 0) = 1
+IF {sees_database_state} = 1
     SELECT @popped = {popped}
     {counters_of_table};
 -- end

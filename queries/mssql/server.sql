@@ -17,15 +17,7 @@ SELECT
         CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY' THEN 1 ELSE 0 END
         AS bit
     ) AS read_only,
-    -- In Azure SQL Database and Fabric only the database's sessions are visible, not the server.
-    CAST(
-        CASE
-            WHEN v.engine_edition IN (5, 12) THEN v.sees_database
-            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
-            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
-            ELSE 0
-        END AS bit
-    ) AS sees_all_sessions,
+    CAST({sees_server_state} AS bit) AS sees_all_sessions,
     CAST(v.sees_database AS bit) AS sees_counters,
     CAST(
         CASE
@@ -63,20 +55,7 @@ FROM (
     SELECT
         CAST(SERVERPROPERTY(N'ProductVersion') AS nvarchar(128)) AS version,
         CAST(SERVERPROPERTY(N'EngineEdition') AS int) AS engine_edition,
-        CASE
-            -- There the right on the database shows nothing (Microsoft's manual, sys.dm_exec_sessions, Permissions).
-            WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'ServiceObjective') AS nvarchar(64)) IN (N'Basic', N'S0', N'S1', N'ElasticPool')
-                THEN
-                    CASE
-                        WHEN IS_SRVROLEMEMBER(N'##MS_ServerStateReader##') = 1 THEN 1
-                        WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
-                        ELSE 0
-                    END
-            WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE') = 1 THEN 1
-            -- From SQL Server 2022; older ones answer NULL.
-            WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE') = 1 THEN 1
-            ELSE 0
-        END AS sees_database
+        {sees_database_state} AS sees_database
 ) AS v
 LEFT JOIN sys.databases AS d ON d.name = DB_NAME();
 
@@ -89,18 +68,7 @@ SELECT
     CONCAT(
         CONVERT(nvarchar(23), d.create_date, 126), N' ', CAST(SERVERPROPERTY(N'ServerName') AS nvarchar(128)), N' ', u.updateability
     ) AS incarnation,
-    CAST(
-        CASE
-            WHEN u.updateability = N'READ_ONLY' THEN 0
-            -- In Azure SQL Database and Fabric the right is the database's.
-            WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12)
-                THEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE')
-            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
-            -- From SQL Server 2022; older ones answer NULL.
-            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
-            ELSE 0
-        END AS bit
-    ) AS sees_writers,
+    CAST(CASE u.updateability WHEN N'READ_ONLY' THEN 0 ELSE {sees_server_state} END AS bit) AS sees_writers,
     SYSUTCDATETIME() AS now
 FROM (SELECT CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) AS updateability) AS u
 LEFT JOIN sys.databases AS d ON d.name = N'tempdb';
@@ -123,7 +91,7 @@ IF CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) <> N'RE
         CAST(NULL AS bigint) AS received,
         CAST(NULL AS bigint) AS replayed
     WHERE 1 = 0;
-ELSE IF CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 12) AND ({sees_server_state})
+ELSE IF CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 12) AND {sees_server_state} = 1
     SELECT
         CAST(COALESCE(r.is_suspended, 0) AS bit) AS paused,
         CAST(CASE WHEN r.synchronization_state IN (1, 2) THEN 1 ELSE 0 END AS bit) AS receives,
@@ -150,7 +118,7 @@ ELSE
 
 -- name: sessions_used
 -- one row: how many sessions users have (NULL where this login sees only its own), and how many they may have
-IF {sees_server_state}
+IF {sees_server_state} = 1
     SELECT
         (SELECT COUNT(*) FROM sys.dm_exec_sessions AS s WHERE s.is_user_process = 1) AS used,
         @@MAX_CONNECTIONS AS most;
@@ -278,16 +246,7 @@ FROM (
         END AS login_time
     FROM OPENJSON(@sessions) AS requested
 ) AS w
-CROSS JOIN (
-    SELECT
-        CASE
-            WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12)
-                THEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE')
-            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
-            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
-            ELSE 0
-        END AS sees_all
-) AS v
+CROSS JOIN (SELECT {sees_server_state} AS sees_all) AS v
 OUTER APPLY (
     SELECT
         e.session_id,

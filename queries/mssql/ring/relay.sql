@@ -246,7 +246,7 @@ FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 -- the transactions that a relay would wait for, oldest first; one row of nulls where this login may not see them
 -- Every lock in a table comes with one on the table itself. Readers under NOLOCK (Sch-S) block nobody. A prepared
 -- (distributed) transaction without a session is number -2.
-IF {sees_server_state}
+IF {sees_server_state} = 1
     SELECT
         b.pid AS pid,
         s.login_name AS user_name,

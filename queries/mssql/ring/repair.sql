@@ -398,7 +398,7 @@ WHERE
 -- around that time means a crash, and a start alone means nothing. Rollbacks and lost sessions are counted nowhere.
 -- Without the right to see the server's state, tempdb's creation time is used; Azure SQL Database hides that too.
 DECLARE @started datetime;
-IF {sees_server_state}
+IF {sees_server_state} = 1
     SELECT @started = i.sqlserver_start_time FROM sys.dm_os_sys_info AS i;
 ELSE
     SELECT @started = d.create_date FROM sys.databases AS d WHERE d.name = N'tempdb';
