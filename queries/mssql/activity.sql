@@ -216,7 +216,7 @@ SELECT
     END AS held_at_least_seconds,
     COALESCE(t.wrote_seconds, t.seconds) AS held_at_most_seconds
 FROM sys.dm_exec_sessions AS s
-LEFT JOIN sys.dm_exec_requests AS r ON s.session_id = r.session_id
+LEFT JOIN {requests} AS r ON s.session_id = r.session_id AND r.place = 1
 LEFT JOIN sys.dm_exec_connections AS c ON s.session_id = c.session_id AND c.parent_connection_id IS NULL
 OUTER APPLY (
     SELECT
@@ -321,7 +321,7 @@ FROM (
         CAST(DATEDIFF_BIG(MILLISECOND, COALESCE(r.start_time, s.last_request_start_time), GETDATE()) AS float) / 1000 AS statement_seconds,
         LEFT(x.text, 1000) AS query
     FROM sys.dm_exec_sessions AS s
-    LEFT JOIN sys.dm_exec_requests AS r ON s.session_id = r.session_id
+    LEFT JOIN {requests} AS r ON s.session_id = r.session_id AND r.place = 1
     LEFT JOIN sys.dm_exec_connections AS k ON s.session_id = k.session_id AND k.parent_connection_id IS NULL
     OUTER APPLY sys.dm_exec_sql_text(COALESCE(r.sql_handle, k.most_recent_sql_handle)) AS x
     WHERE s.is_user_process = 1 AND s.database_id = DB_ID() AND s.session_id <> @@SPID

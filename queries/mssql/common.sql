@@ -41,6 +41,26 @@ CASE
     ELSE 0
 END
 
+-- define: requests
+-- of each session the one in place 1: with MARS it may have several, and then it is the blocked one, else the oldest
+(
+    SELECT
+        q.session_id,
+        q.status,
+        q.command,
+        q.start_time,
+        q.wait_type,
+        q.wait_time,
+        q.blocking_session_id,
+        q.sql_handle,
+        q.statement_start_offset,
+        q.statement_end_offset,
+        ROW_NUMBER() OVER (
+            PARTITION BY q.session_id ORDER BY CASE WHEN q.blocking_session_id <> 0 THEN 0 ELSE 1 END, q.start_time
+        ) AS place
+    FROM sys.dm_exec_requests AS q
+)
+
 -- define: owner_exists
 -- The procedures run as dbq_owner, a user without login, rather than AS OWNER: that would require the right to impersonate
 -- the owner, is not possible in a schema owned by a role, and after a restore without that owner every call fails (15517).

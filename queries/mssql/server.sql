@@ -206,7 +206,7 @@ LEFT JOIN sys.internal_tables AS i WITH (READUNCOMMITTED)
     ON l.object_id = i.object_id AND i.internal_type_desc = N'QUEUE_MESSAGES'
 INNER JOIN sys.objects AS o WITH (READUNCOMMITTED) ON o.object_id = COALESCE(i.parent_id, l.object_id)
 LEFT JOIN sys.dm_exec_sessions AS s ON l.session_id = s.session_id
-LEFT JOIN sys.dm_exec_requests AS r ON l.session_id = r.session_id
+LEFT JOIN {requests} AS r ON l.session_id = r.session_id AND r.place = 1
 WHERE
     l.waits = 0 AND (l.holds = 1 OR t.wrote IS NOT NULL)
     AND NOT EXISTS (

@@ -63,6 +63,8 @@ def broken_rules(text: str) -> Iterator[str]:
     # A session that is only hidden would count as gone, and its claims be released.
     if "N'VIEW DATABASE STATE'" in text and "##MS_ServerStateReader##" not in text:
         yield "a right that shows nothing in Azure's elastic pools"
+    if "LEFT JOIN sys.dm_exec_requests" in text:
+        yield "a session twice that has two requests (MARS)"
     # A row as JSON is meant to have whatever columns others added.
     if re.search(r"\bSELECT \*|\.\*(?! FOR JSON)", text):
         yield "SELECT *"
