@@ -46,6 +46,9 @@ c.id = m.[{id}]
 -- define: by_location
 c.location = m.[{id}]
 
+-- define: and_mine
+-- where an id is not unique in its table
+
 -- define: own_id
 m.[{id}]
 
@@ -334,14 +337,14 @@ SET
     -- end
     [{claimed_at}] = NULL -- when no role status
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.[{id}]
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_location}
 {seek_by_key};
 SET @taken_out = @@ROWCOUNT;
 SELECT
     @taken_out AS taken_out,
     COUNT_BIG(*) AS put_in
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.[{id}]
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_location}
 WHERE {is_ready_again}
 {seek_by_key};
 
@@ -818,7 +821,7 @@ SELECT
         ELSE 0
     END AS bit) AS too_long
 FROM OPENJSON(@keys) AS k
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.[{id}] = CAST(k.[value] AS {location_type})
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.[{id}] = CAST(k.[value] AS {location_type}) {and_mine}
 INNER JOIN {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
 CROSS APPLY (SELECT CAST({joined_payload} AS {target_payload_type}) AS payload) AS b;
 
@@ -848,7 +851,7 @@ BEGIN
         @payload = CAST({joined_payload} AS {target_payload_type})
     FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
     INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
-    WHERE m.[{id}] = @location;
+    WHERE m.[{id}] = @location {and_mine};
     DELETE FROM @answer;
     -- when titles=yes
     INSERT INTO @answer (id) EXEC [{target_schema}].[{target}_push] @payload = @payload, @title = @title;
@@ -861,7 +864,7 @@ BEGIN
     END;
     SET @put_in += 1;
     DELETE FROM {beside} WITH (ROWLOCK) WHERE id = @location; -- when defined beside
-    DELETE FROM [{schema}].[{table}] WITH (ROWLOCK) WHERE [{id}] = @location;
+    DELETE m FROM [{schema}].[{table}] AS m WITH (ROWLOCK) WHERE m.[{id}] = @location {and_mine};
     SET @taken_out += @@ROWCOUNT;
     SET @at += 1;
 END;

@@ -10,6 +10,7 @@ from console.engines.mssql import PRODUCT
 from tests.contract.variants import Variant
 from tests.microsoft import digests
 from tests.microsoft.texts import COMMENT, VARIANTS, batches, every_text, statements_of
+from tests.tools.statements import action_statements
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +142,18 @@ def test_row_locks_are_never_escalated() -> None:
         for index in INDEX.split(install_script)[1:]:
             only = index.split(";")[0].split("CONSTRAINT")[0]
             assert "ALLOW_PAGE_LOCKS = OFF" in only, (variant, index[:80])
+
+
+def test_a_verb_acts_on_the_messages_in_hand_of_its_subscriber_alone() -> None:
+    """An id is unique to a subscriber only: that of another must not go with it."""
+    (variant,) = (v for v in VARIANTS if v.queue("s", "q", "mssql").subscribers and v.finishes)
+    view = variant.queue("sales", "orders", "mssql").views[-1]
+    for statement, scope in action_statements(PRODUCT, view):
+        restores = re.search("archived|restore", statement.name)
+        if scope.options.get("storage") == "in_hand" and not restores:
+            text = COMMENT.sub("", sql.script(statement, PRODUCT.dialect, scope))
+            read = re.findall(r"\[orders_in_hand\] .*?(?=FROM|JOIN|;|$)", text, re.DOTALL)
+            assert all("m.subscriber = " in one for one in read), statement.label
 
 
 _GRANT = re.compile(r"GRANT ([A-Z, ]+) ON OBJECT::\[sales\]\.\[(\w+)\] TO (\w+);")
