@@ -240,7 +240,7 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
         "payload": source.payload or "text",
         "storage": storage.value,
         "next": "no",
-        "own_operators": source.own_operators,
+        **source.key_conditions,
         **conditions,
     }
     return sql.Scope({**plain.values, **source.key_values}, options, plain.roles)

@@ -113,6 +113,7 @@ class PostgreSQL:
         *("oid", "xid", "regclass"),
     )
     unsorted_types: Sequence[str] = ()
+    narrow_types: Sequence[str] = ()
     protocol = "libpq"
     cleaner = Cleaner.VACUUM
     online_index = ("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON")

@@ -98,6 +98,8 @@ class Product(Protocol):
     """Types of a column that are compared with whole numbers, the usual first."""
     unsorted_types: Sequence[str]
     """Types by which rows cannot be sorted, where the server's catalog does not tell."""
+    narrow_types: Sequence[str]
+    """Types of texts that give way to the type in which texts are sent."""
     protocol: str
     """How bulk data is read and pushed: `libpq` or `odbc`."""
     cleaner: Cleaner

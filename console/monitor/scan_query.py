@@ -112,6 +112,8 @@ class MessageSource:
     """Of the due times: a date may be later than any timestamptz."""
     numbered: bool = True
     """Whether its keys, where they are its order, are numbers."""
+    narrow: bool = False
+    """Whether its keys are texts of a type that gives way to that of texts as they are sent."""
 
     @classmethod
     def of(cls, connection: Connection, queue: Queue) -> MessageSource:
@@ -121,15 +123,17 @@ class MessageSource:
             return cls.installed(product, queue)
         columns = relations.columns(connection, queue.schema, queue.table)
         types = {column.name: column.type for column in columns}
-        numbers = {c.name for c in columns if c.base_type in product.number_types}
+        base_types = {column.name: column.base_type for column in columns}
         body = queue.roles.get("payload")
         kind = "" if body is None else _payload_kind(types.get(body, ""), product)
         id_type = types.get(queue.roles.get("id", ""), "")
         key_type = KeyType.of(connection, queue)
         due = queue.roles.get("due_at")
         due_type = KeyType.read(connection, queue, due) if due else _TIME
-        hidden, numbered = _hidden(connection, queue), queue.roles.get("id") in numbers
-        return cls(product, queue, kind, id_type, hidden, key_type, due_type, numbered)
+        base_type = base_types.get(queue.roles.get("id", ""), "")
+        numbered, narrow = base_type in product.number_types, base_type in product.narrow_types
+        hidden = _hidden(connection, queue)
+        return cls(product, queue, kind, id_type, hidden, key_type, due_type, numbered, narrow)
 
     @classmethod
     def installed(cls, product: Product, queue: Queue) -> MessageSource:
@@ -151,9 +155,10 @@ class MessageSource:
         }
 
     @property
-    def own_operators(self) -> str:
-        """yes or no: whether its keys are compared by operators that need their schema."""
-        return yes_no(self.key_type.operators != _BUILT_IN.operators)
+    def key_conditions(self) -> Mapping[str, str]:
+        """For the same: whether their operators need their schema, and whether they are narrow."""
+        own = self.key_type.operators != _BUILT_IN.operators
+        return {"own_operators": yes_no(own), "narrow": yes_no(self.narrow)}
 
     def why_not_by_age(self, state: str) -> str:
         """Why the messages in that state are not taken from the oldest to the newest; empty: they
@@ -336,7 +341,7 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
         "bounded": yes_no(request.n < request.read_limit),
         "grouped": request.grouping.value,
     }
-    conditions["own_operators"] = source.own_operators
+    conditions.update(source.key_conditions)
     values = {
         **scope.values,
         **source.key_values,

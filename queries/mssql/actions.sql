@@ -21,7 +21,9 @@ bigint
 {id_type} -- when installed=yes
 -- when installed=no
 -- Any type: the column's type decides how they are compared.
-nvarchar(450)
+nvarchar(450) -- when narrow=no
+-- But a varchar gives way to an nvarchar: without a seek each batch would lock all of the table.
+varchar(900) -- when narrow=yes
 -- end
 
 -- define: chosen_keys
@@ -41,10 +43,12 @@ INSERT INTO @chosen (location) SELECT CAST(p.[value] AS {location_type}) FROM OP
 {id}
 
 -- define: by_key
-c.id = m.[{id}]
+c.id = m.[{id}] -- when installed=yes
+c.id COLLATE DATABASE_DEFAULT = m.[{id}] -- when installed=no
 
 -- define: by_location
-c.location = m.[{id}]
+c.location = m.[{id}] -- when installed=yes
+c.location COLLATE DATABASE_DEFAULT = m.[{id}] -- when installed=no
 
 -- define: and_mine
 -- where an id is not unique in its table
@@ -821,7 +825,8 @@ SELECT
         ELSE 0
     END AS bit) AS too_long
 FROM OPENJSON(@keys) AS k
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.[{id}] = CAST(k.[value] AS {location_type}) {and_mine}
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON m.[{id}] = CAST(k.[value] COLLATE DATABASE_DEFAULT AS {location_type}) {and_mine}
 INNER JOIN {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
 CROSS APPLY (SELECT CAST({joined_payload} AS {target_payload_type}) AS payload) AS b;
 

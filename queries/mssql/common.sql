@@ -416,6 +416,11 @@ WHERE l.reason = N'pop' AND l.archived_at > DATEADD(minute, -5, SYSUTCDATETIME()
 -- one row: how many messages the archive holds, exactly
 SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
 
+-- define: after_id
+:after_id -- when narrow=no
+-- In the order of a varchar, which is not that of an nvarchar, and by its index.
+CAST(:after_id AS varchar(900)) -- when narrow=yes
+
 -- name: chunk
 -- the next :read_limit of the rows that the design's `messages` returns, from a key on, numbered in order
 -- Sent as part of one statement: WITH scanned AS (messages), chunk AS (chunk), then matching or another of the statements
@@ -458,19 +463,19 @@ AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
 -- is the index used.
 AND w.key_time IS NULL -- when sorted=undated_up|undated_down
 -- when start=after
-AND w.key_id > :after_id -- when sorted=id_up|undated_up
-AND w.key_id < :after_id -- when sorted=id_down|undated_down
+AND w.key_id > {after_id} -- when sorted=id_up|undated_up
+AND w.key_id < {after_id} -- when sorted=id_down|undated_down
 -- when sorted=time_up
 AND w.key_time >= CAST(:after_time AS datetime2(7))
-AND (w.key_time > CAST(:after_time AS datetime2(7)) OR w.key_id > :after_id)
+AND (w.key_time > CAST(:after_time AS datetime2(7)) OR w.key_id > {after_id})
 -- end
 -- when sorted=time_down
 AND w.key_time <= CAST(:after_time AS datetime2(7))
-AND (w.key_time < CAST(:after_time AS datetime2(7)) OR w.key_id < :after_id)
+AND (w.key_time < CAST(:after_time AS datetime2(7)) OR w.key_id < {after_id})
 -- end
 -- end
 -- when start=exactly
-AND w.key_id = :after_id
+AND w.key_id = {after_id}
 AND w.key_time = CAST(:after_time AS datetime2(7)) -- when sorted=time_up|time_down
 -- end
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,

@@ -125,7 +125,7 @@ UPDATE TOP (@n) m
 SET [{pushed_at}] = m.[{pushed_at}]
 OUTPUT inserted.[{id}] INTO @held (id)
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-INNER JOIN @chosen AS c ON m.[{id}] = c.id
+INNER JOIN @chosen AS c ON {by_key}
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     h.id AS location,
@@ -142,7 +142,7 @@ SELECT
     CAST(NULL AS bigint) AS attempts,
     CAST(NULL AS nvarchar(64)) AS error_hash
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.id = m.[{id}];
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON {by_key};
 -- end
 
 -- name: archive_rows
@@ -169,7 +169,7 @@ INTO [{schema}].[{queue}_archive] (
     action_id
 )
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-INNER JOIN @chosen AS c ON m.[{id}] = c.location
+INNER JOIN @chosen AS c ON {by_location}
 OPTION (LOOP JOIN, FORCE ORDER);
 -- Not verified by another read: that would be a full scan.
 SET @taken_out = @@ROWCOUNT;
@@ -184,7 +184,7 @@ DECLARE @taken_out bigint = 0, @put_in bigint;
 DECLARE @n bigint = (SELECT COUNT_BIG(*) FROM @chosen);
 DELETE TOP (@n) m
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-INNER JOIN @chosen AS c ON m.[{id}] = c.location
+INNER JOIN @chosen AS c ON {by_location}
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @taken_out = @@ROWCOUNT;
 SELECT

@@ -119,6 +119,8 @@ def sources(product: Product, queue: Queue) -> Iterator[MessageSource]:
     if queue.kind is Kind.ADOPTED and sql.has(product, "catalog.key_type"):
         citext = KeyType("ext", "citext", "ext")
         yield MessageSource(product, queue, kinds[0], "ext.citext", key_type=citext)
+    if queue.kind is Kind.ADOPTED and product.narrow_types:
+        yield MessageSource(product, queue, kinds[0], "varchar(50)", narrow=True)
 
 
 def adopted(product: Product) -> Iterator[Queue]:
@@ -327,7 +329,7 @@ CONDITIONS_OF_SCANS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
     **dict.fromkeys(("hashed", "bounded", "located"), ("yes", "no")),
     "grouped": tuple(grouping.value for grouping in Grouping if grouping is not Grouping.BY_LABEL),
-    "own_operators": ("yes", "no"),
+    **dict.fromkeys(("own_operators", "narrow"), ("yes", "no")),
     **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),
     **dict.fromkeys((f"by_payload_{n + 1}" for n in range(MOST_PAYLOAD_FILTERS)), ("yes", "no")),
 }

@@ -130,6 +130,7 @@ class SQLServer:
         *("money", "smallmoney"),
     )
     unsorted_types: Sequence[str] = ("xml", "text", "ntext", "image", "geography", "geometry")
+    narrow_types: Sequence[str] = ("varchar", "char")
     protocol = "odbc"
     cleaner = Cleaner.GHOST_CLEANUP
     online_index = ("WITH (ALLOW_PAGE_LOCKS", "WITH (ONLINE = ON, ALLOW_PAGE_LOCKS")
