@@ -14,8 +14,8 @@ from tests.microsoft import fetch
 from tests.microsoft.trees import Node
 
 ROOT = Path(__file__).resolve().parents[2]
-GRAMMARS = ("130", "140", "150")
-"""Of SQL Server 2016, 2017 and 2019."""
+GRAMMARS = ("140", "150")
+"""Of SQL Server 2017 and 2019."""
 
 
 def why_unavailable() -> str:

@@ -73,7 +73,7 @@ def test_in_azure_the_missing_right_is_that_of_the_database() -> None:
 @pytest.mark.parametrize(
     ("version", "edition", "product"),
     [
-        ("13.0.7000.253", 2, "SQL Server 2016"),
+        ("14.0.3520.4", 2, "SQL Server 2017"),
         ("15.0.4430.1", 3, "SQL Server 2019"),
         ("17.0.1000.7", 4, "SQL Server 2025"),
         ("18.0.1.1", 3, "SQL Server"),
@@ -89,11 +89,11 @@ def test_the_product_is_named(version: str, edition: int, product: str) -> None:
     )
 
 
-@pytest.mark.parametrize("version", ["12.0.6024.0", "11.0.7001.0", "13.0.1601.5"])
+@pytest.mark.parametrize("version", ["12.0.6024.0", "11.0.7001.0", "13.0.7000.253"])
 def test_a_server_that_is_too_old_is_refused(version: str) -> None:
     with pytest.raises(RefusedError, match="too old") as refused:
         capabilities_with(server_version=version)
-    assert "2016" in refused.value.why
+    assert "2017" in refused.value.why
 
 
 @pytest.mark.parametrize("edition", [3, 5])

@@ -1,4 +1,4 @@
-"""SQL Server 2016 and newer, Azure SQL Database and Managed Instance, through pyodbc."""
+"""SQL Server 2017 and newer, Azure SQL Database and Managed Instance, through pyodbc."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ DECLARE @why nvarchar(400) = CASE
         THEN N'this database is read-only'
     -- In Azure the version stays at 12.0.
     WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 8, 12)
-        AND CAST(PARSENAME(CAST(SERVERPROPERTY(N'ProductVersion') AS nvarchar(128)), 4) AS int) < 13
-        THEN N'this server is older than SQL Server 2016'
+        AND CAST(PARSENAME(CAST(SERVERPROPERTY(N'ProductVersion') AS nvarchar(128)), 4) AS int) < 14
+        THEN N'this server is older than SQL Server 2017'
     WHEN (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.name = DB_NAME()) < 130
         THEN N'this database''s compatibility level is below 130'
 END;

@@ -16,11 +16,12 @@ from console.errors import BusyError, ConnectionFailedError, RefusedError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-OLDEST = (13, 0, 4001)
+OLDEST = 14
+"""SQL Server 2017 (STRING_AGG)."""
 OLDEST_LEVEL = 130
-"""SQL Server 2016 SP1 (CREATE OR ALTER) and its compatibility level."""
+"""OPENJSON"""
 
-_NAMES = {13: "2016", 14: "2017", 15: "2019", 16: "2022", 17: "2025"}
+_NAMES = {14: "2017", 15: "2019", 16: "2022", 17: "2025"}
 
 _CLOUD = {5: "Azure SQL Database", 8: "Azure SQL Managed Instance", 12: "SQL database in Fabric"}
 """SERVERPROPERTY('EngineEdition') of servers whose version number does not rise."""
@@ -96,11 +97,11 @@ def capabilities_of(row: Probe) -> Capabilities:
 
 
 def _check_age(row: Probe) -> None:
-    version = _version(row.server_version)
-    if row.engine_edition not in _CLOUD and version is not None and version < OLDEST:
+    major = _major(row.server_version)
+    if row.engine_edition not in _CLOUD and major is not None and major < OLDEST:
         raise RefusedError(
             f"SQL Server {row.server_version} is too old for this console.",
-            why="The queue procedures need SQL Server 2016 SP1 or newer.",
+            why="The statements of verbs need SQL Server 2017 or newer.",
             next_step="Connect to a newer server.",
         )
     if row.compatibility_level < OLDEST_LEVEL:
@@ -213,12 +214,6 @@ def _product(row: Probe) -> str:
 def _major(version: str) -> int | None:
     first = version.partition(".")[0]
     return int(first) if first.isdecimal() else None
-
-
-def _version(version: str) -> tuple[int, ...] | None:
-    """Its first three numbers; None if it is not numeric."""
-    parts = version.split(".")[:3]
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 
 
 def _on(flag: Any) -> str:
