@@ -152,7 +152,7 @@ SELECT
     DB_NAME(s.database_id) AS [database],
     s.login_name AS user_name,
     s.program_name AS application_name,
-    COALESCE(s.host_name, c.client_net_address) AS client_address,
+    COALESCE(s.host_name, c.client_net_address COLLATE DATABASE_DEFAULT) AS client_address,
     CASE
         WHEN r.status = N'rollback' THEN N'rolling back'
         WHEN r.session_id IS NOT NULL THEN N'active'
@@ -316,7 +316,7 @@ FROM (
         ) AS datetime2(3)), 126), N'Z') AS session,
         s.login_name,
         s.program_name,
-        COALESCE(s.host_name, k.client_net_address) AS host,
+        COALESCE(s.host_name, k.client_net_address COLLATE DATABASE_DEFAULT) AS host,
         CAST(DATEDIFF_BIG(MILLISECOND, s.login_time, GETDATE()) AS float) / 1000 AS connected_seconds,
         CAST(DATEDIFF_BIG(MILLISECOND, COALESCE(r.start_time, s.last_request_start_time), GETDATE()) AS float) / 1000 AS statement_seconds,
         LEFT(x.text, 1000) AS query

@@ -47,11 +47,11 @@ SELECT
     t.name AS [table]
 FROM (
     SELECT
-        o.name COLLATE Latin1_General_100_BIN2 AS name,
-        o.[schema] COLLATE Latin1_General_100_BIN2 AS [schema],
-        REPLACE(REPLACE(o.[table], N'_', N'[_]'), N'*', N'%') COLLATE Latin1_General_100_BIN2 AS pattern,
+        o.name,
+        o.[schema],
+        REPLACE(REPLACE(o.[table], N'_', N'[_]'), N'*', N'%') AS pattern,
         o.columns,
-        o.rarest_column COLLATE Latin1_General_100_BIN2 AS rarest_column
+        o.rarest_column
     FROM OPENJSON(@presets) WITH (
         name nvarchar(128),
         [schema] nvarchar(128),
@@ -61,9 +61,9 @@ FROM (
     ) AS o
 ) AS p
 INNER JOIN sys.columns AS c ON p.rarest_column = c.name COLLATE Latin1_General_100_BIN2
-INNER JOIN sys.tables AS t ON c.object_id = t.object_id AND t.name LIKE p.pattern
+INNER JOIN sys.tables AS t ON c.object_id = t.object_id AND t.name COLLATE Latin1_General_100_BIN2 LIKE p.pattern
 INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
-WHERE (p.[schema] IS NULL OR s.name = p.[schema])
+WHERE (p.[schema] IS NULL OR s.name = p.[schema] COLLATE Latin1_General_100_BIN2)
 AND NOT EXISTS (
     SELECT 1 AS one FROM OPENJSON(p.columns) AS w
     WHERE NOT EXISTS (
