@@ -57,7 +57,7 @@ DECLARE @columns nvarchar(max) = N'CAST(NULL AS {id_type}) AS id';
 IF N'{pushes}' = N'no'
     SET @columns += N', CAST(NULL AS {payload_type}) AS payload, CAST(NULL AS datetime2(7)) AS pushed_at, CAST(NULL AS int) AS attempts';
 IF @head IS NULL
-    THROW 51007, N'A procedure cannot be exchanged: it was changed, or this login may not see its text.||Nothing was changed. See: dbq-console upgrade --dry-run', 1;
+    THROW 51004, N'A procedure cannot be exchanged: it was changed, or this login may not see its text.||Nothing was changed. See: dbq-console upgrade --dry-run', 1;
 DECLARE @rows nvarchar(max) = CASE
     WHEN N'{pushes}' = N'no' THEN N'SELECT TOP (0) ' + @columns
     WHEN CHARINDEX(N'@payloads', @head) > 0 THEN N'SELECT ' + @columns + N' FROM OPENJSON(@payloads)'

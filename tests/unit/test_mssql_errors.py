@@ -22,6 +22,7 @@ from console.errors import (
     TransientError,
     UsageError,
 )
+from console.sql import templates
 from tests.unit.mssql_tools import SECRET, Error
 
 MICROSOFT = "[Microsoft][ODBC Driver 18 for SQL Server]"
@@ -261,6 +262,18 @@ def test_errors_thrown_by_our_own_procedures_keep_their_texts(
     plain = numbered(number, "the payload is null||")
     assert str(plain) == "Could not do it. the payload is null"
     assert str(numbered(number, "alone")) == "Could not do it. alone"
+
+
+def test_each_number_that_a_statement_throws_is_one_of_ours() -> None:
+    """Else its bars would be shown."""
+    thrown = {
+        int(number)
+        for file in templates.files("mssql")
+        for statement in templates.statements("mssql", file).values()
+        for number in re.findall(r"\bTHROW (\d+)", statement.template)
+    }
+    assert thrown
+    assert all(str(numbered(number, "alone||")).endswith("alone") for number in thrown)
 
 
 def test_a_commit_without_an_answer_is_in_doubt() -> None:
