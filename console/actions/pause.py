@@ -97,10 +97,11 @@ def _names(queue: Queue, *, push: bool) -> list[str]:
     return [f"{queue.name}_{one}" for one in of]
 
 
-def callers(database: Database, queue: Queue) -> int:
-    """The number of sessions with an open transaction on it, which keep what they have popped."""
+def callers(database: Database, queue: Queue) -> int | None:
+    """The number of sessions with an open transaction on it, which keep what they have popped;
+    None: this login may not see it."""
     with database.transaction(f"count the callers of {queue.name!r}", read_only=True) as connection:
-        return sql.value(connection, int, "pause.calling", queue.scope(connection))
+        return sql.value(connection, int | None, "pause.calling", queue.scope(connection))
 
 
 def pause(

@@ -112,6 +112,7 @@ def _own_rule(target: Target) -> list[str]:
 
 def _exchange(target: Target, *, push: bool) -> list[str]:
     calling = pause.callers(target.database, target.queue)
+    sessions = numbered(calling, "session") if calling is not None else "unseen sessions"
     return [
         f"pause {target.queue.label}: its pops return nothing, without an error, until it is "
         "resumed",
@@ -119,8 +120,7 @@ def _exchange(target: Target, *, push: bool) -> list[str]:
         "messages"
         if push
         else "  pushes continue, and what is pushed waits",
-        f"  {numbered(calling, 'session')} in an open transaction on it: what they have popped "
-        "stays theirs",
+        f"  {sessions} in an open transaction on it: what they have popped stays theirs",
         "  a consumer that reads the table directly is not stopped",
     ]
 

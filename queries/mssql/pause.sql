@@ -18,12 +18,15 @@ WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND o.type = N'P'
 ORDER BY o.name;
 
 -- name: calling
--- one row: how many other sessions have an open transaction that has changed the queue's table
-SELECT COUNT(DISTINCT l.request_session_id) AS sessions
-FROM sys.dm_tran_locks AS l
-WHERE
-    l.resource_database_id = DB_ID() AND l.resource_type = N'OBJECT' AND l.request_mode IN (N'IX', N'X')
-    AND l.resource_associated_entity_id = OBJECT_ID(N'[{schema}].[{table}]') AND l.request_session_id <> @@SPID;
+-- one row: how many other sessions have an open transaction that has changed the queue's table; null: this login may not see that
+IF {sees_server_state} = 1
+    SELECT COUNT(DISTINCT l.request_session_id) AS sessions
+    FROM sys.dm_tran_locks AS l
+    WHERE
+        l.resource_database_id = DB_ID() AND l.resource_type = N'OBJECT' AND l.request_mode IN (N'IX', N'X')
+        AND l.resource_associated_entity_id = OBJECT_ID(N'[{schema}].[{table}]') AND l.request_session_id <> @@SPID;
+ELSE
+    SELECT CAST(NULL AS int) AS sessions;
 
 -- define: as_line
 -- where the line AS begins, after name, parameters and EXECUTE AS

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from console import sql
+from console.actions.pause import callers
+from console.catalog import installed_queue
+from console.designs import DESIGNS
 from console.engines import Database
 from console.engines.mssql import PRODUCT, capabilities
 from console.engines.mssql.capabilities import Probe, capabilities_of
@@ -49,7 +52,6 @@ def test_a_server_with_all_capabilities() -> None:
 @pytest.mark.parametrize(
     ("differs", "key", "reason"),
     [
-        ({"sees_all_sessions": False, "database_user": "ops"}, "sessions", "ops lacks VIEW SERVER"),
         ({"sees_counters": False, "database_user": "ops"}, "rates", "ops lacks"),
         ({"impersonates_owner": False, "database_user": "ops"}, "owner", "ops may not IMPERSONATE"),
         ({"engine_edition": 5}, "broker", "Azure SQL Database has no"),
@@ -63,6 +65,22 @@ def test_a_missing_capability_has_its_reason(
     found = capabilities_with(**differs)
     assert list(found.missing) == [key]
     assert found.missing[key].startswith(reason)
+
+
+def test_without_the_right_to_see_sessions_nothing_asks_for_waits_or_locks(
+    odbc: Odbc, mssql: Database
+) -> None:
+    """The server refuses those views; a pause is planned and a table maintained without them."""
+    missing = capabilities_with(sees_all_sessions=False, database_user="ops").missing
+    assert missing.keys() == {"sessions", "waits"}
+    assert all(why.startswith("ops lacks VIEW SERVER STATE") for why in missing.values())
+    hidden = [[("sessions",), (None,)]]
+    odbc.answer = lambda statement: hidden if "pause.calling" in statement else []
+    design = DESIGNS["fifo"]
+    queue = installed_queue("dbo", "q", design, design.complete_options({}, "mssql"))
+    assert callers(mssql, queue) is None
+    (sent,) = (statement for statement in odbc.sent if "pause.calling" in statement)
+    assert sent.index("VIEW SERVER STATE") < sent.index("sys.dm_tran_locks")
 
 
 def test_in_azure_the_missing_right_is_that_of_the_database() -> None:

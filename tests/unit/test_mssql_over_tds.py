@@ -416,7 +416,7 @@ def test_the_probe_reads_the_capabilities(tds: Server, driver: str) -> None:
     database = tds.database(tds.url(driver=driver))
     capabilities = database.capabilities
     assert (capabilities.facts["product"], capabilities.database) == ("SQL Server 2022", "orders")
-    assert list(capabilities.missing) == ["sessions"]
+    assert list(capabilities.missing) == ["sessions", "waits"]
 
 
 def test_a_server_that_refuses_the_probe_has_reasons_for_what_it_lacks(

@@ -124,9 +124,8 @@ def _missing(row: Probe) -> dict[str, str]:
         right = "VIEW SERVER STATE"
         if row.engine_edition in _NO_SERVER:
             right = "VIEW DATABASE STATE (at Basic, S0, S1, in pools: ##MS_ServerStateReader##)"
-        missing.setdefault(
-            "sessions", f"{row.database_user} lacks {right}: other users' sessions are hidden"
-        )
+        why = f"{row.database_user} lacks {right}: other users' sessions are hidden"
+        missing = {"sessions": why, "waits": why} | missing
     if not row.sees_counters:
         missing.setdefault(
             "rates", f"{row.database_user} lacks VIEW DATABASE STATE: the row counters are hidden"
