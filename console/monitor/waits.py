@@ -220,6 +220,8 @@ def watch(
     """Sample for `seconds`, at least once, or until `stop_requested`. Raises ConsoleError."""
     lacking = database.capabilities.missing
     missing = {what: why for what, why in lacking.items() if what in _CAPABILITIES}
+    if missing.get("sessions") == missing.get("waits"):
+        missing.pop("sessions", None)
     objects = Objects(()) if "waits" in missing else find_objects(database, queues)
     window = WaitWindow(database.product.name, database.capabilities.database, queues)
     started = time.monotonic()

@@ -15,6 +15,7 @@ from console.engines.mssql import PRODUCT, capabilities
 from console.engines.mssql.capabilities import Probe, capabilities_of
 from console.engines.product import Capabilities
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.monitor.waits import watch
 from console.sql import templates
 from tests.unit.mssql_tools import ENTERPRISE, Odbc, OperationalError, ProgrammingError
 
@@ -120,6 +121,13 @@ def test_a_database_with_an_old_compatibility_level_is_refused(edition: int) -> 
         capabilities_with(compatibility_level=120, engine_edition=edition)
     assert "120" in refused.value.why
     assert "COMPATIBILITY_LEVEL" in refused.value.next_step
+
+
+def test_waits_that_are_hidden_are_reported_once(odbc: Odbc, mssql: Database) -> None:
+    probe = dataclasses.replace(ENTERPRISE, sees_all_sessions=False)
+    answer_probe(odbc, [tuple(vars(probe)), tuple(vars(probe).values())])
+    assert list(watch(mssql, [], seconds=0).missing) == ["waits"]
+    assert not any("sys.dm_tran" in statement for statement in odbc.sent)
 
 
 def test_babelfish_is_recognized() -> None:
