@@ -238,11 +238,10 @@ def test_a_finding_with_its_repair_can_be_added(copy: Copy, database_url: str) -
     copy.edit(
         "console/doctor/messages.py",
         ("\nATTEMPT_CHECKS =", NO_GOOD),
-        ("    (POISON,),\n", "    (POISON, NO_GOOD),\n"),
+        ("    (POISON,), {", "    (POISON, NO_GOOD), {"),
         (
-            "    {_TOO_OFTEN: lambda context: context.for_each_view(_check_poison)},\n",
-            "    {\n        _TOO_OFTEN: lambda context: context.for_each_view(_check_poison),\n"
-            '        "errors that are no good": _check_no_good,\n    },\n',
+            "context.for_each_view(_check_poison)}",
+            'context.for_each_view(_check_poison), "errors that are no good": _check_no_good}',
         ),
         ("MarkAsErrors, incomplete_messages", "MarkAsErrors, VerbRepair, incomplete_messages"),
     )

@@ -291,7 +291,7 @@ def test_waiting_checks_of_several_queues_run_concurrently(
             all_wait.wait(60)  # breaks with an error if one waits after the other
         time.sleep(seconds)
 
-    monkeypatch.setattr(context_module, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(context_module, "sleep", sleep)
     try:
         for client, other in zip(clients, others, strict=True):
             with other.transaction(force_rollback=True):

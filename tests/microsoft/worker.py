@@ -142,7 +142,8 @@ class Worker:
 
 _COMMENT = re.compile(r"--(?: [^\n]*)?$|/\*.*?\*/", re.DOTALL | re.MULTILINE)
 _NOTHING = "PRINT 1;"
-_EXISTING = ("CreateSchemaStatement", "CreateRoleStatement")
+_LEFT_OUT = ("CreateSchemaStatement", "CreateRoleStatement", "RevokeStatement")
+"""Of what the binder knows already, and what it refuses in a procedure."""
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
 
 
@@ -155,18 +156,18 @@ def _extract_objects(objects: dict[str, str], name: str, tree: Any, text: str) -
         kind = type(creating_statement).__name__
         if kind == "AlterTableAddTableElementStatement":
             _add_columns(objects, creating_statement, text)
-        elif kind not in _EXISTING:
+        elif kind not in _LEFT_OUT:
             objects.setdefault(_create_statement(text, creating_statement), name)
     return rest
 
 
 def _creating_statements(batches: Any) -> Iterator[Any]:
-    """The statements that create an object or add to it, also those in an IF or a BEGIN."""
+    """Those that create an object, add to it or are left out, also in an IF or a BEGIN."""
     inside: list[Any] = [one for batch in batches for one in batch.Statements]
     while inside:
         one = inside.pop(0)
         kind = type(one).__name__
-        if kind.startswith("Create") or kind == "AlterTableAddTableElementStatement":
+        if kind.startswith("Create") or kind in ("AlterTableAddTableElementStatement", *_LEFT_OUT):
             yield one
         elif kind == "IfStatement":
             inside += [part for part in (one.ThenStatement, one.ElseStatement) if part is not None]
