@@ -17,6 +17,8 @@ UNBOUND = {
     r"\[orders_parked_place\]|\[place\]|\[orders_parked_places\]": (
         "of an older installation: dropped where it is"
     ),
+    r"\[prove\.(de)?activate \d+\].*\[sales\]\.\[orders\]": "of Service Broker's queues only",
+    r"\[master\]\.\[sys\]": "another database",
     r"\[orders_\d+_push": "the rings that the bench pushes to one by one",
     r"\[of\]\.\[ring\.(subscriber_)?status \d+\].*\[size\]": (
         "an outer query's column in a CROSS APPLY"

@@ -162,11 +162,14 @@ def _extract_objects(objects: dict[str, str], name: str, tree: Any, text: str) -
 
 
 def _creating_statements(batches: Any) -> Iterator[Any]:
-    """Those that create an object, add to it or are left out, also in an IF or a BEGIN."""
+    """Those that create an object, add to it or are left out, also in an IF or a BEGIN. A temporary
+    table is only possible in a procedure: it stays in the text."""
     inside: list[Any] = [one for batch in batches for one in batch.Statements]
     while inside:
         one = inside.pop(0)
         kind = type(one).__name__
+        if kind == "CreateTableStatement" and one.SchemaObjectName.BaseIdentifier.Value[0] == "#":
+            continue
         if kind.startswith("Create") or kind in ("AlterTableAddTableElementStatement", *_LEFT_OUT):
             yield one
         elif kind == "IfStatement":
