@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from console.designs import presets
-from tests.contract.variants import Variant
+from tests.contract.variants import DEFAULTS, Variant, long_except, on
 from tests.microsoft import digests
 from tests.microsoft.texts import VARIANTS, every_text, printed, statements_of
 from tests.microsoft.tools import GRAMMARS, NO_ICU, Tools, icu
@@ -44,8 +44,8 @@ def test_every_grammar_reads_every_text(microsoft: Tools, grammar: str) -> None:
     assert not bad, "\n".join(bad)
 
 
-@pytest.mark.long  # some minutes
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", long_except(on("mssql", DEFAULTS), VARIANTS), ids=str)
 def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
     """Tables, columns, parameters, indexes, variables: DacFx resolves each name."""
     if not icu():
