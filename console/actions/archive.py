@@ -18,7 +18,15 @@ from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Batching, execute
 from console.actions.message_action import MessageAction, RowAction, select
 from console.actions.pop import require_subscriber
-from console.actions.rows import Batch, Chosen, ChosenRow, Selection, SelectionCriteria, Storage
+from console.actions.rows import (
+    Batch,
+    Chosen,
+    ChosenRow,
+    Selection,
+    SelectionCriteria,
+    Storage,
+    require_one_order,
+)
 from console.actions.selected import SelectedMessages
 from console.catalog import Kind, Queue, audit
 from console.catalog.audit import Ledger, Outcome
@@ -251,6 +259,7 @@ class ArchiveSelection(Selection):
         """`restoring`: with what the server finds what restore would do with each.
         UsageError for filters that do not apply to an archive."""
         check_payload(source, criteria.filters)
+        require_one_order(criteria.filters)
         filters = replace(source.normalize(criteria.filters), limit=None, keep_newest=None)
         self._filters, *self._next_filters = filters.each
         self._criteria = criteria

@@ -476,12 +476,14 @@ class _Run:
             pending = pending or self._next(session, selection, size)
             if not pending:
                 break
-            of = pending.most if isinstance(pending, NextMessages) else len(pending)
-            if (most := self._may_take(session, selection, of)) < of:
-                # Some of the newest, which are kept, are among them: others have left meanwhile.
-                selection, left, pending = self._action.select(criteria), min(left, most), []
-                self._fewer = selected.count - self._ledger.selected - left
-                continue
+            if self._kept is not None and isinstance(pending, Sequence):
+                may = self._may_take(session, selection, len(pending))
+                if may < len(pending):
+                    # The last ones are of the newest, which are kept: others have left meanwhile.
+                    pending, left = pending[:may], min(left, may)
+                    self._fewer = selected.count - self._ledger.selected - left
+                    if not pending:
+                        break
             chosen, pending = pending, []
             if isinstance(chosen, Sequence):
                 chosen, pending = chosen[:size], chosen[size:]
@@ -524,24 +526,25 @@ class _Run:
         """The next messages that the action does not exclude; empty at the end."""
         canary = self._batching.canary and self._moving_batches < len(CANARY)
         unjudged = self._action.chosen_unjudged and bool(self._selected.excluded)
-        if self._action.by_group and not canary and selection.choosable and not unjudged:
+        # Where the newest are kept, each of the batch is known, and their order.
+        exact = canary or unjudged or self._kept is not None
+        if self._action.by_group and not exact and selection.choosable:
             if selection.lockable:
                 return self._unseen(session, selection, size)
             return self._choose(session, selection, size)
         return self._read(session, selection, size)
 
     def _unseen(self, session: Session, selection: Selection, size: int) -> Batch:
-        """The same, of which nothing is known but whose they are, where that decides, and, where
-        the newest are kept, the last of them."""
+        """The same, of which nothing is known but whose they are, where that decides."""
         action = self._action
         grouping, limit = action.grouping, action.group_limit
         planned = list(self._selected.by_group)
         while not selection.finished:
             wanted = NextMessages(selection, selection.place, size, grouping, limit)
-            if grouping is not Grouping.BY_CLAIMANT and self._kept is None:
+            if grouping is not Grouping.BY_CLAIMANT:
                 return wanted
             groups, until, place = planned, None, wanted.place
-            if len(planned) > _FEW_GROUPS or self._kept is not None:
+            if len(planned) > _FEW_GROUPS:
                 groups, until, place = selection.groups(size, grouping, limit)
             excluded = action.groups_excluded(session, groups) if groups else {}
             if included := [group for group in groups if group not in excluded]:

@@ -23,7 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TextIO
 
-from console import sql
+from console import clock, sql
 from console.catalog import Queue, audit
 from console.engines import Database, Session
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError, UsageError
@@ -199,7 +199,7 @@ def _pages(
         yield progress.messages
         if progress.part < len(parts):
             read = max(search.read, len(search.messages))
-            time.sleep(max(0.0, read / request.rate - (time.monotonic() - begun)))
+            clock.sleep(read / request.rate - (time.monotonic() - begun))
 
 
 @contextmanager

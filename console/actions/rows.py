@@ -458,6 +458,15 @@ class SelectionCriteria:
     cutoff: datetime
 
 
+def require_one_order(filters: Filters) -> None:
+    """UsageError where the newest are to be kept of messages that are not taken oldest first."""
+    if filters.keep_newest is not None and len(filters.ids) > 1:
+        raise UsageError(
+            "keep-newest does not go with several ids.",
+            why="They are taken one id after another, whatever their ages.",
+        )
+
+
 class QueueSelection(Selection):
     """The matching messages of a queue, oldest first."""
 
@@ -470,11 +479,7 @@ class QueueSelection(Selection):
                 why=f"They are taken one state after another: {', '.join(states)}.",
                 next_step="Say which with --filter state=...",
             )
-        if filters.keep_newest is not None and len(filters.ids) > 1:
-            raise UsageError(
-                "keep-newest does not go with several ids.",
-                why="They are taken one id after another, whatever their ages.",
-            )
+        require_one_order(filters)
         if filters.keep_newest is not None and (why := source.why_not_by_age(states[0])):
             raise UsageError(
                 f"keep-newest does not apply to {source.queue.name!r}.",

@@ -112,7 +112,9 @@ def _own_rule(target: Target) -> list[str]:
 
 def _exchange(target: Target, *, push: bool) -> list[str]:
     calling = pause.callers(target.database, target.queue)
-    sessions = numbered(calling, "session") if calling is not None else "unseen sessions"
+    sessions = "sessions that this login may not see"
+    if calling is not None:
+        sessions = numbered(calling, "session")
     return [
         f"pause {target.queue.label}: its pops return nothing, without an error, until it is "
         "resumed",

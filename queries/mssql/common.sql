@@ -15,7 +15,7 @@ IF EXISTS (
 )
     THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
 
--- define: sees_database_state
+-- define: sees_sessions_of_database
 -- 1 or 0
 CASE
     -- There the right on the database shows nothing (Microsoft's manual, sys.dm_exec_sessions, Permissions).
@@ -27,6 +27,15 @@ CASE
                 ELSE 0
             END
     WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE') = 1 THEN 1
+    ELSE 0
+END
+
+-- define: sees_database_state
+-- 1 or 0: its counters
+CASE
+    WHEN {sees_sessions_of_database} = 1 THEN 1
+    WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'ServiceObjective') AS nvarchar(64)) IN (N'Basic', N'S0', N'S1', N'ElasticPool')
+        THEN 0
     -- From SQL Server 2022; older ones answer NULL.
     WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE') = 1 THEN 1
     ELSE 0
@@ -35,7 +44,7 @@ END
 -- define: sees_server_state
 -- 1 or 0; in Azure SQL Database and Fabric only the database's sessions are visible, not the server
 CASE
-    WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12) THEN {sees_database_state}
+    WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12) THEN {sees_sessions_of_database}
     WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
     WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
     ELSE 0

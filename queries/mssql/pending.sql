@@ -77,11 +77,11 @@ CONCAT(CONVERT(nvarchar(27), CAST(m.[{due_at}] AS datetime2(7)), 126), N',', m.[
 
 -- define: by_key
 c.due = m.[{due_at}] AND c.id = m.[{id}] -- when installed=yes
-c.id COLLATE DATABASE_DEFAULT = m.[{id}] AND c.due = CAST(m.[{due_at}] AS datetime2(7)) -- when installed=no
+c.id = m.[{id}] AND c.due = CAST(m.[{due_at}] AS datetime2(7)) -- when installed=no
 
 -- define: by_location
 c.due = m.[{due_at}] AND c.location = m.[{id}] -- when installed=yes
-c.location COLLATE DATABASE_DEFAULT = m.[{id}] -- when installed=no
+c.location = m.[{id}] -- when installed=no
 
 -- define: push_values
 -- Whole seconds and milliseconds separately: DATEADD takes an int of one unit.
@@ -225,8 +225,7 @@ SELECT
     COUNT_BIG(*) AS put_in
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-    ON c.location = m.[{id}] AND m.[{due_at}] = @due_time -- when installed=yes
-    ON c.location COLLATE DATABASE_DEFAULT = m.[{id}] AND m.[{due_at}] = @due_time -- when installed=no
+    ON c.location = m.[{id}] AND m.[{due_at}] = @due_time
 {seek_by_key};
 
 -- name: drop

@@ -201,7 +201,7 @@ l.archived_at -- when subscribed=no
 t.oid IN (
     SELECT l.relation FROM pg_locks AS l
     INNER JOIN pg_stat_progress_create_index AS p ON l.pid = p.pid AND p.datname = current_database()
-    WHERE l.mode = 'ShareUpdateExclusiveLock' AND l.granted AND l.relation IS NOT NULL
+    WHERE l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock') AND l.granted AND l.relation IS NOT NULL
 )
 
 -- define: sessions_anew

@@ -1,6 +1,7 @@
 """The plan of an action counts on the server: the same as by reading the messages."""
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,11 +27,13 @@ from console.errors import UsageError
 from console.monitor import message_count
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
+from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill as fill_by_calls
 from tests.contract.message_actions import source_of
 from tests.contract.variants import DEFAULTS, Variant
-from tests.servers import at_statement, connect
+from tests.servers import at_statement, connect, value
+from tests.servers import execute as execute_sql
 from tests.tools.filling import fill
 
 VARIANTS = [
@@ -219,6 +222,84 @@ def test_the_newest_of_an_archive_are_kept_whoever_restores_meanwhile(use_postgr
     execute.execute(client.database, action, select(client.database, action, parse(("limit=1",))))
     assert execute.execute(client.database, action, plan).done == 1
     assert [message.payload for message in client.drain()] == client.payloads(0, 1)
+
+
+def newest(client: Client) -> list[int]:
+    ids = execute_sql(client.url, f'SELECT id FROM "{client.queue.table}" ORDER BY id')
+    return [id_ for (id_,) in ids]
+
+
+def test_the_newest_are_kept_although_the_row_of_another_is_an_error(use_postgresql: Use) -> None:
+    client = use_postgresql(Variant(DESIGNS["fifo"], {"payload": "json"}))
+    marked = {*range(3), *range(2500, 2503), *range(4500, 4510)}
+    client.push_many([json.dumps({"k": int(n in marked)}) for n in range(4600)])
+    of_marked = f"""FROM "{client.queue.table}" WHERE CAST(payload ->> 'k' AS int) = 1"""
+    planned = select(
+        client.database,
+        action := Purge(source_of(client)),
+        parse(("state=ready", "payload.k=1", "keep-newest=10")),
+    )
+    first, *_, fourth, fifth, sixth = [
+        id_ for (id_,) in execute_sql(client.url, f"SELECT id {of_marked} ORDER BY id LIMIT 6")
+    ]
+    execute_sql(client.url, f"DELETE {of_marked} AND id IN ({fourth}, {fifth}, {sixth})")
+    execute_sql(
+        client.url,
+        f"""CREATE FUNCTION public.no_good() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN IF OLD.id = {first} THEN RAISE division_by_zero; END IF; RETURN OLD; END $$;
+        CREATE TRIGGER no_good BEFORE DELETE ON "{client.queue.table}"
+        FOR EACH ROW EXECUTE FUNCTION public.no_good()""",
+    )
+    result = execute.execute(client.database, action, planned)
+    assert (planned.count, result.done, result.ledger.failed_count) == (6, 2, 1)
+    assert value(client.url, f"SELECT count(*) {of_marked}") == 11
+
+
+def test_no_more_are_taken_than_planned_whatever_becomes_ready_meanwhile(
+    use_postgresql: Use,
+) -> None:
+    client = use_postgresql(Variant(DESIGNS["status"], {}))
+    action = Purge(source_of(client))
+    reached, number = True, 0
+    while reached:
+        number += 1
+        client.push_many(client.payloads(*range(20)))
+        for message in client.pop_many(5):
+            client.fail(message, "no good")
+        planned = select(client.database, action, parse(("state=ready", "keep-newest=10")))
+        ready = f'''UPDATE "{client.queue.table}"
+            SET status = 0, errors = NULL, done_at = NULL, claimed_at = NULL, claimed_by = NULL
+            WHERE status = 4'''
+        with at_statement(number, lambda: execute_sql(client.url, ready)) as called:  # noqa: B023
+            result = execute.execute(client.database, action, planned)
+        reached = called()
+        assert (planned.count, result.done) == (5, 5)
+        execute_sql(client.url, f'DELETE FROM "{client.queue.table}"')
+
+
+def test_what_others_hold_is_no_reason_to_leave_what_is_free(use_postgresql: Use) -> None:
+    client = use_postgresql(Variant(DESIGNS["fifo"], {}))
+    client.push_many(client.payloads(*range(20)))
+    action = Purge(source_of(client))
+    planned = select(client.database, action, parse(("state=ready", "keep-newest=10")))
+    ids = newest(client)
+    table = f'"{client.queue.table}"'
+    execute_sql(client.url, f"DELETE FROM {table} WHERE id IN ({ids[5]}, {ids[6]})")
+    with connect(client.url) as holder, holder.transaction():
+        holder.execute(f"SELECT FROM {table} WHERE id <= {ids[4]} FOR UPDATE".encode())
+        result = execute.execute(client.database, action, planned, Batching(3))
+    assert (result.done, result.ledger.skipped_count) == (3, 5)
+    assert newest(client) == ids[:5] + ids[10:]
+
+
+def test_the_newest_of_several_ids_are_not_kept(use_postgresql: Use) -> None:
+    """They are taken in the order in which they are named, out of the archive, too."""
+    client = use_postgresql(Variant(DESIGNS["fifo"], {}))
+    ids = client.push_many(client.payloads(*range(3)))
+    execute.plan(client.database, Purge(source_of(client))).run_to_end()
+    filters = parse((*(f"id={id_}" for id_ in ids), "keep-newest=1"))
+    with pytest.raises(UsageError, match="several ids"):
+        select(client.database, Restore(source_of(client)), filters)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,33 @@ def test_an_index_that_is_being_built_is_left_alone(
         )
 
 
+def test_an_index_that_is_rebuilt_under_a_lock_is_left_alone(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    client.push_many(client.payloads(0))
+    with (
+        ThreadPoolExecutor(1) as pool,
+        connect(client.url) as builder,
+        connect(client.url) as holder,
+    ):
+        builder.execute(
+            """CREATE FUNCTION public.waits(id bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS
+            $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN id; END $$"""
+        )
+        builder.execute(f'CREATE INDEX x_ccnew ON "{client.queue.table}" (public.waits(id))')
+        builder.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'x_ccnew'::regclass"
+        )
+        holder.execute("SELECT pg_advisory_lock(42)")
+        built = pool.submit(builder.execute, "REINDEX INDEX x_ccnew")
+        at_work = "SELECT count(*) FROM pg_stat_progress_create_index"
+        wait_until(lambda: value(client.url, at_work) == 1, "the index is being built")
+        with client.database.transaction("look", read_only=True) as connection:
+            seen = installed(connection, client.queue, [client.queue.table])
+        holder.execute("SELECT pg_advisory_unlock(42)")
+        built.result()
+    assert {index.name for index in seen if index.being_built} >= {"x_ccnew"}
+
+
 def test_the_statement_timeout_is_off_only_during_maintenance(use_postgresql: Use) -> None:
     """The connection returns to the pool with its own setting."""
     client = use_postgresql(FIFO)

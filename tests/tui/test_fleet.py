@@ -321,3 +321,10 @@ async def test_queues_are_grouped_by_connection_with_totals() -> None:
         assert "choose a queue" in console.text_of("#summary")
         await console.press("v")
         assert len(console.order) == 3
+
+
+async def test_a_host_that_is_connecting_is_not_said_to_give_no_answer() -> None:
+    async with grouped("shops/a", "shops/b", size=(120, 40)) as console:
+        console.feeds[0].give(queue("q"))
+        await console.pilot.pause()
+        assert console.text_of("#detail").splitlines()[0].split() == ["shops", "connecting"]

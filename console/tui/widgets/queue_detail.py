@@ -322,9 +322,11 @@ class QueueDetail(TextView):
             words = view.explanation or "  ".join(filter(None, (view.server, view.rights)))
             head.append(plain(view.name), style_of(self, "strong"))
         else:
-            dead = [one for one in group.connections if one.link is not Link.ALIVE]
+            dead = [one for one in group.connections if one.level > Severity.OK]
             silent = [plain(one.name.removeprefix(f"{one.group}/")) for one in dead]
-            words = f"no answer: {', '.join(silent)}" if silent else "all of them answer"
+            others = {one.link.value for one in group.connections if one.link is not Link.ALIVE}
+            words = ", ".join(sorted(others)) or "all of them answer"
+            words = f"no answer: {', '.join(silent)}" if silent else words
             head.append(group.title, style_of(self, "strong"))
         style = SEVERITY_STYLES.get(group.level, "quiet")
         head.append(f"  {' '.join(words.split())}", style_of(self, style))
