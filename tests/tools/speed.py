@@ -175,7 +175,7 @@ def with_queues(*names: str) -> Iterator[str]:
 
 def status(_: argparse.Namespace) -> Iterator[Measured]:
     with with_queues("fifo", "ring", "status") as url:
-        yield beside_psql(["status"], ["status", "--url", url], 12.5)
+        yield beside_psql(["status"], ["status", "--url", url], 12.3)
 
 
 def first(_: argparse.Namespace) -> Iterator[Measured]:
