@@ -476,14 +476,14 @@ class _Run:
             pending = pending or self._next(session, selection, size)
             if not pending:
                 break
-            if self._kept is not None and isinstance(pending, Sequence):
-                may = self._may_take(session, selection, len(pending))
-                if may < len(pending):
-                    # The last ones are of the newest, which are kept: others have left meanwhile.
-                    pending, left = pending[:may], min(left, may)
-                    self._fewer = selected.count - self._ledger.selected - left
-                    if not pending:
-                        break
+            if isinstance(pending, Sequence) and (
+                (may := self._may_take(session, selection, len(pending))) < len(pending)
+            ):
+                # The last ones are of the newest, which are kept: others have left meanwhile.
+                pending, left = pending[:may], min(left, may)
+                self._fewer = selected.count - self._ledger.selected - left
+                if not pending:
+                    break
             chosen, pending = pending, []
             if isinstance(chosen, Sequence):
                 chosen, pending = chosen[:size], chosen[size:]

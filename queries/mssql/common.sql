@@ -15,11 +15,15 @@ IF EXISTS (
 )
     THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
 
+-- define: in_shared_tier
+-- whether this is a database of Azure that shares its server: a condition
+CAST(DATABASEPROPERTYEX(DB_NAME(), N'ServiceObjective') AS nvarchar(64)) IN (N'Basic', N'S0', N'S1', N'ElasticPool')
+
 -- define: sees_sessions_of_database
 -- 1 or 0
 CASE
     -- There the right on the database shows nothing (Microsoft's manual, sys.dm_exec_sessions, Permissions).
-    WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'ServiceObjective') AS nvarchar(64)) IN (N'Basic', N'S0', N'S1', N'ElasticPool')
+    WHEN {in_shared_tier}
         THEN
             CASE
                 WHEN IS_SRVROLEMEMBER(N'##MS_ServerStateReader##') = 1 THEN 1
@@ -34,7 +38,7 @@ END
 -- 1 or 0: its counters
 CASE
     WHEN {sees_sessions_of_database} = 1 THEN 1
-    WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'ServiceObjective') AS nvarchar(64)) IN (N'Basic', N'S0', N'S1', N'ElasticPool')
+    WHEN {in_shared_tier}
         THEN 0
     -- From SQL Server 2022; older ones answer NULL.
     WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE') = 1 THEN 1

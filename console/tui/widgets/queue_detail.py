@@ -325,8 +325,8 @@ class QueueDetail(TextView):
             dead = [one for one in group.connections if one.level > Severity.OK]
             silent = [plain(one.name.removeprefix(f"{one.group}/")) for one in dead]
             others = {one.link.value for one in group.connections if one.link is not Link.ALIVE}
-            words = ", ".join(sorted(others)) or "all of them answer"
-            words = f"no answer: {', '.join(silent)}" if silent else words
+            words = f"no answer: {', '.join(silent)}" if silent else ", ".join(sorted(others))
+            words = words or "all of them answer"
             head.append(group.title, style_of(self, "strong"))
         style = SEVERITY_STYLES.get(group.level, "quiet")
         head.append(f"  {' '.join(words.split())}", style_of(self, style))
