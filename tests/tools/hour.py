@@ -1,9 +1,10 @@
 """Traffic for an hour with everything at work: what grows, and what becomes slower.
 
     python -m tests.tools.speed hour --seconds 3600 --design ring --design fifo
+    python -m tests.tools.speed hour --seconds 3600 --together         the queues of all designs
 
-16 producers and 16 consumers use one queue as fast as they can, while a recorder, serve-metrics and
-the screens watch it and a doctor examines it every minute.
+16 producers and 16 consumers use a queue as fast as they can, while a recorder, serve-metrics and
+the screens watch its database and a doctor examines it every minute.
 
 Autovacuum comes once a minute (`autovacuum_naptime`). Until it comes, a pop of a table whose rows
 die reads past more and more of them, so its rate falls by a third and rises again: a rate is of two
@@ -32,7 +33,7 @@ from console.engines import open_database
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import COMMAND
 from tests.faults.campaign_calls import Terminal
-from tests.servers import connect, execute, fresh_database, wait_until
+from tests.servers import connect, fresh_database, wait_until
 from tests.tools.queues import install_queue
 
 if TYPE_CHECKING:
@@ -61,40 +62,48 @@ class Hour:
     table_bytes: tuple[int, int]
     """Of all the queue's tables and indexes, after the beginning and at the end."""
     memory: Mapping[str, tuple[float, float]]
-    """Program -> MB after the beginning and at the end."""
+    """Program -> MB after the beginning and at the end; the same for all designs used together."""
 
 
-def hours(designs: Sequence[str], seconds: float) -> Iterator[Hour]:
-    with EmbeddedServer.start(settings={"max_connections": "200"}) as server:
-        for name in designs:
+def hours(designs: Sequence[str], seconds: float, together: bool) -> Iterator[Hour]:
+    """One design after another, or the queues of all in one database at the same time."""
+    at_once = [designs] if together else [[name] for name in designs]
+    sessions = 2 * _CLIENTS * len(at_once[0]) + 100
+    with EmbeddedServer.start(settings={"max_connections": str(sessions)}) as server:
+        for names in at_once:
             with fresh_database(server.url) as url:
-                yield _hour(url, name, seconds)
+                yield from _hour(url, names, seconds)
 
 
-def _hour(url: str, name: str, seconds: float) -> Hour:
-    options = {"size": "20000"} if name == "ring" else {}
-    with closing(open_database(url)) as database:
-        queue = install_queue(database, "busy", name, **options)
+def _hour(url: str, names: Sequence[str], seconds: float) -> list[Hour]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         context = multiprocessing.get_context("forkserver")
-        counts, over = context.Array("q", 2 * _CLIENTS, lock=False), context.Event()
-        clients = _clients(url, queue, counts, over)
+        counts = {name: context.Array("q", 2 * _CLIENTS, lock=False) for name in names}
+        over, clients = context.Event(), []
+        with closing(open_database(url)) as database:
+            for name in names:
+                options = {"size": "20000"} if name == "ring" else {}
+                queue = install_queue(database, name, name, **options)
+                clients += _clients(url, queue, counts[name], over)
         watching = _watching(stack, {**os.environ, "DBQ_URL": url, "XDG_STATE_HOME": str(folder)})
         part = max(seconds / _PART, _ROUNDS)
-        wait_until(lambda: sum(counts[_CLIENTS:]) > 0, "a message is popped")
+        wait_until(lambda: all(map(_popped, counts.values())), "each queue's messages are popped")
         time.sleep(_START)
-        first = _popped_in(counts, part)
-        bytes_then, memory_then = _table_bytes(url), _memory(watching)
+        first = _rates(counts, part)
+        bytes_then, memory_then = _table_bytes(url, names), _memory(watching)
         time.sleep(max(0.0, seconds - 2 * part - _START))
-        last = _popped_in(counts, part)
+        last = _rates(counts, part)
+        bytes_now = _table_bytes(url, names)
         memory = {of: (memory_then[of], now) for of, now in _memory(watching).items()}
-        found = Hour(name, (first, last), (bytes_then, _table_bytes(url)), memory)
         over.set()
         for client in clients:
             client.join()
             assert client.exitcode == 0
-    return found
+    return [
+        Hour(name, (first[name], last[name]), (bytes_then[name], bytes_now[name]), memory)
+        for name in names
+    ]
 
 
 def _clients(url: str, queue: Queue, counts: Counts, over: Event) -> "list[ForkServerProcess]":
@@ -155,11 +164,16 @@ def _pop(
                 counts[_CLIENTS + number] += 1
 
 
-def _popped_in(counts: Counts, seconds: float) -> float:
-    before, began = sum(counts[_CLIENTS:]), time.perf_counter()
+def _popped(counts: Counts) -> int:
+    return sum(counts[_CLIENTS:])
+
+
+def _rates(counts: Mapping[str, Counts], seconds: float) -> dict[str, float]:
+    """Popped messages a second of each queue, in the next so many seconds."""
+    before, began = {name: _popped(of) for name, of in counts.items()}, time.perf_counter()
     time.sleep(seconds)
-    popped: int = sum(counts[_CLIENTS:]) - before
-    return popped / (time.perf_counter() - began)
+    took = time.perf_counter() - began
+    return {name: (_popped(of) - before[name]) / took for name, of in counts.items()}
 
 
 def _watching(stack: ExitStack, environment: dict[str, str]) -> dict[str, psutil.Process]:
@@ -202,11 +216,10 @@ def _memory(watching: Mapping[str, psutil.Process]) -> dict[str, float]:
     return {name: process.memory_info().rss / 1e6 for name, process in watching.items()}
 
 
-def _table_bytes(url: str) -> int:
+def _table_bytes(url: str, names: Sequence[str]) -> dict[str, int]:
     query = (
-        "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c"
-        " WHERE c.relkind = 'r' AND starts_with(c.relname, 'busy')"
+        "SELECT q.name, sum(pg_total_relation_size(c.oid))::bigint FROM unnest(%s::text[]) AS q "
+        "(name) JOIN pg_class AS c ON c.relkind = 'r' AND starts_with(c.relname, q.name) GROUP BY 1"
     )
-    row = execute(url, query)[0]
-    assert row is not None
-    return int(row[0])
+    with connect(url) as connection:
+        return dict(connection.execute(query, [list(names)]).fetchall())

@@ -34,7 +34,7 @@ from psycopg.sql import SQL, Identifier, Literal
 import console
 from console.actions.install import install
 from console.catalog import installed_queue
-from console.designs import DESIGNS, design
+from console.designs import design, designs_on
 from console.engines import Timeouts, open_database
 from console.features.demo.embedded import EmbeddedServer
 from console.features.presets import discovery
@@ -400,9 +400,11 @@ def on_memory(arguments: argparse.Namespace) -> Iterator[Measured]:
 
 def on_hour(arguments: argparse.Namespace) -> Iterator[Measured]:
     """An hour of traffic, or `--seconds`, on each design."""
-    for of in hour.hours(arguments.design or list(DESIGNS), arguments.seconds):
+    designs = arguments.design or list(designs_on("postgresql"))
+    for of in hour.hours(designs, arguments.seconds, arguments.together):
         (began, ended), (size, grown) = of.rates, of.table_bytes
-        what = f"{of.design}, {arguments.seconds:,.0f} s of traffic:"
+        beside = f" beside {len(designs) - 1} others" if arguments.together else ""
+        what = f"{of.design}, {arguments.seconds:,.0f} s of traffic{beside}:"
         others = f"{began:,.0f} and {ended:,.0f} messages/s"
         yield Measured(
             f"{what} rate at the end / at the beginning",
@@ -414,6 +416,8 @@ def on_hour(arguments: argparse.Namespace) -> Iterator[Measured]:
         )
         others = f"{size / 1e6:.1f} and {grown / 1e6:.1f} MB"
         yield Measured(f"{what} its tables, the same", grown / size, "", others=others)
+        if arguments.together and of.design != designs[-1]:
+            continue  # the programs watch all of them
         for program, (then, now) in of.memory.items():
             others = f"{then:.1f} and {now:.1f} MB"
             yield Measured(
@@ -477,6 +481,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1, help="of each row: medians and range")
     parser.add_argument("--rows", type=int, default=10_000_000, help="at most so many messages")
     parser.add_argument("--design", action="append", default=[], help="for sample, hour; else all")
+    parser.add_argument("--together", action="store_true", help="for hour: all designs at once")
     parser.add_argument("--pg-activity", metavar="PROGRAM")
     parser.add_argument("--write", action="store_true", help=f"into {README.name} of the bench")
     arguments = parser.parse_args()
