@@ -30,7 +30,7 @@ INTERFACE_VERSION = 3
 STUCK_AFTER_SECONDS = 300.0
 """How long a claim may last before it counts as stuck, unless configured."""
 
-POPPED_ROW_STATEMENTS = {"claims", "consumers", "recent_errors", "times"}
+POPPED_ROW_STATEMENTS = {"claims", "consumers", "history", "recent_errors", "times"}
 """Statements about popped rows, which a ring keeps in a separate table."""
 
 IN_HAND_ROLES = {

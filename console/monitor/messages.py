@@ -151,11 +151,15 @@ class _PastRow:
 def _with_history(
     connection: Connection, source: MessageSource, message: Message, masks: Masks
 ) -> Message:
-    """Adds its earlier attempts, if its queue keeps them."""
+    """Adds its earlier attempts, if its queue keeps them: those of its subscriber."""
     queue = source.queue
     if not queue.keeps_history or message.id is None:
         return message
-    scope = queue.scope(source.product)
+    scan, _ = _scan_and_key(queue, message.key)
+    if scan.of_slots:  # not popped yet; whoever else has it in hand has popped its own
+        return replace(message, history=())
+    queue = queue.of(scan.subscriber) if scan.subscriber else queue
+    scope = queue.scope_of("history", source.product)
     rows = sql.rows(connection, _PastRow, source.statement_name("history"), scope, id=message.id)
     past = (PastAttempt.of(**vars(past_row)) for past_row in rows)
     kept = (replace(one, error=_masked_error(one.error, masks)) for one in past)

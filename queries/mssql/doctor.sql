@@ -235,7 +235,8 @@ FROM (
             N'{queue}_in_hand',
             k.[key]
         FROM (
-            SELECT TOP (1000000) CAST(h.id AS nvarchar(450)) AS [key]
+            SELECT TOP (1000000) CAST(h.id AS nvarchar(450)) AS [key] -- when subscribed=no
+            SELECT TOP (1000000) CONCAT(h.subscriber, N' ', h.id) AS [key] -- when subscribed=yes
             FROM [{schema}].[{queue}_in_hand] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_in_hand' COLLATE Latin1_General_100_BIN2)
         ) AS k

@@ -322,10 +322,6 @@ WHERE {is_claimed} -- when scan=claimed
 WHERE {is_error} -- when scan=error
 WHERE {is_done} -- when scan=done
 
--- define: claims_table
--- the table of messages popped and not done
-[{schema}].[{table}]
-
 -- name: history
 -- a row for each error and release in the message's history, newest first; as text, because anybody may have written it
 SELECT
@@ -333,10 +329,10 @@ SELECT
     JSON_VALUE(o.entry, N'$.by') AS claimed_by,
     JSON_VALUE(o.entry, N'$.attempt') AS attempts,
     JSON_VALUE(o.entry, N'$.error') AS error
-FROM {claims_table} AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
 CROSS APPLY OPENJSON(CASE WHEN ISJSON(m.history) = 1 AND LEFT(LTRIM(m.history), 1) = N'[' THEN m.history ELSE N'[]' END) AS a
 CROSS APPLY (SELECT CASE WHEN a.[type] = 5 THEN a.[value] ELSE N'{}' END AS entry) AS o
-WHERE m.id = CAST(:id AS {id_type})
+WHERE m.id = CAST(:id AS {id_type}) {and_mine}
 ORDER BY CAST(a.[key] AS int)
 
 -- name: claims

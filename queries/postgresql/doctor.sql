@@ -199,7 +199,8 @@ FROM (
         (
             SELECT
                 '{queue}_in_hand',
-                CAST(h.id AS text)
+                CAST(h.id AS text) -- when subscribed=no
+                concat_ws(' ', h.subscriber, h.id) -- when subscribed=yes
             FROM "{schema}"."{queue}_in_hand" AS h WHERE '{queue}_in_hand' = ANY(CAST(:tables AS text[])) LIMIT 1000000
         )
         -- end

@@ -304,10 +304,6 @@ FROM (
     LIMIT 10001
 ) AS d
 
--- define: claims_table
--- the table of messages popped and not done
-"{schema}"."{table}"
-
 -- name: history
 -- a row for each error and release in the message's history, newest first; as text, because anybody may have written it
 SELECT
@@ -315,9 +311,10 @@ SELECT
     a.kept ->> 'by' AS claimed_by,
     a.kept ->> 'attempt' AS attempts,
     a.kept ->> 'error' AS error
-FROM {claims_table} AS m
+FROM "{schema}"."{table}" AS m
 CROSS JOIN LATERAL jsonb_array_elements(CASE WHEN jsonb_typeof(m.history) = 'array' THEN m.history END) WITH ORDINALITY AS a (kept, position)
 WHERE m.id = CAST(:id AS "{id_type}")
+AND {is_mine_in_hand} -- when defined is_mine_in_hand
 ORDER BY a.position
 
 -- name: claims

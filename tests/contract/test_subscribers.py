@@ -269,6 +269,32 @@ def test_a_verb_acts_only_on_the_claims_of_its_subscriber(both: tuple[Client, li
     assert pop_as(client, "billing") == []
 
 
+def test_a_message_has_the_history_of_its_subscriber_only(use: Use) -> None:
+    client = ring_client(use, in_hand="on", history="3")
+    billing, search = map(client.queue.of, ("billing", "search"))
+    client.push(client.payload(1))
+
+    def histories(queue: Queue) -> dict[str, list[str | None]]:
+        """State and scan -> the errors of the message: read by its id, and as its detail."""
+        found = {}
+        (id_,) = {one.id for one in read_page(client.database, queue).messages}
+        for one in read_page(client.database, queue, parse([f"id={id_}"])).messages:
+            same = messages.follow(client.database, queue, one.key)
+            assert same is not None
+            assert same.history == one.history is not None
+            found[f"{one.state} {one.key.split(',')[0]}"] = [kept.error for kept in one.history]
+        return found
+
+    failed(client, "billing", *pop_as(client, "billing"))
+    assert histories(billing) == {"error any": ["no disk"]}
+    assert histories(search) == {"ready numbers": []}
+    assert histories(client.queue) == {"error any:billing": ["no disk"], "ready numbers": []}
+    pop_as(client, "search")
+    assert histories(search) == {"claimed any": []}
+    both = {"error any:billing": ["no disk"], "claimed any:search": []}
+    assert histories(client.queue) == both
+
+
 def test_verbs_on_claims_require_a_subscriber(both: tuple[Client, list[str]]) -> None:
     client, (one, *_) = both
     for verb in ("complete", "fail", "release", "requeue", "archive"):

@@ -213,6 +213,18 @@ def test_duplicates_keep_a_key_from_being_created(use: Use, variant: Variant) ->
     client.repaired("key_missing")
 
 
+def test_subscribers_that_have_the_same_message_are_no_duplicates(use: Use) -> None:
+    client = use(Variant(DESIGNS["ring"], {"size": "16", "in_hand": "on", "subscribers": "a,b"}))
+    name = f"{client.queue.name}_in_hand"
+    client.drop_constraints(name, "p")
+    columns: LiteralString = "(subscriber, id, payload, pushed_at, attempts)"
+    for subscriber in (1, 2, 2):
+        client.run(
+            "INSERT INTO {t} " + columns + " VALUES (%s, 7, 'x', now(), 1)", subscriber, t=name
+        )
+    assert evidence_of(client.finding("key_missing"))["doubled"] == [[name, "2 7", 2]]
+
+
 # ----------------------------------------------------------------------------------------- code
 
 

@@ -77,9 +77,6 @@
 --
 -- parts: push pop subscribers content relay repair monitor
 
--- define: claims_table
-[{schema}].[{queue}_in_hand]
-
 -- define: empty_slot
 -- the columns of an emptied slot
 message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(),

@@ -55,9 +55,6 @@
 --
 -- parts: push pop subscribers content relay repair monitor
 
--- define: claims_table
-"{schema}"."{queue}_in_hand"
-
 -- define: is_mine_in_hand
 -- restricts a row m of in_hand to one subscriber
 -- when subscribed=yes
