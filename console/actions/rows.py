@@ -498,7 +498,7 @@ class QueueSelection(Selection):
         """The scans that remain: one for each state and id."""
         self._all = tuple(self._left)
         check_payload(source, bare)
-        self._after: str | None = None
+        self._after: ScanKey | None = None
         self._seen: set[str | None] = set()
         self._extra = 0
         """Without an order to continue in: rows to read beyond those seen."""
@@ -511,12 +511,12 @@ class QueueSelection(Selection):
     def next(self, most: int) -> list[Message]:
         while self._left and self._within_bounds():
             limit = most + self._extra
-            search = Search(self._source, self._query(self._left[0], limit), self._after)
+            search = Search(self._source, self._query(self._left[0], limit), self._after_text)
             self._run(search)
             self._bound.rows += search.read
             messages = self._new(search.messages)
             if search.next is not None:
-                self._after = search.next.text
+                self._after = search.next
             elif search.complete:
                 self._next_scan()
             elif messages:
@@ -530,6 +530,10 @@ class QueueSelection(Selection):
             if messages:
                 return messages
         return []
+
+    @property
+    def _after_text(self) -> str | None:
+        return None if self._after is None else self._after.text
 
     @property
     def countable(self) -> bool:  # type: ignore[override]
@@ -559,7 +563,9 @@ class QueueSelection(Selection):
         return tuple(self._left), self._after, self._holes
 
     def return_to(self, place: object) -> None:
-        left, self._after, self._holes = cast("tuple[tuple[Filters, ...], str | None, int]", place)
+        left, self._after, self._holes = cast(
+            "tuple[tuple[Filters, ...], ScanKey | None, int]", place
+        )
         self._left = list(left)
 
     def count(
@@ -567,7 +573,7 @@ class QueueSelection(Selection):
     ) -> Iterator[list[CountedRow]]:
         session, database = self._criteria.session, self._criteria.database
         left = EVERYTHING if most is None else most
-        after = self._after if behind else None
+        after = self._after_text if behind else None
         for filters in [*self._left] if behind else self._all:
             query = replace(self._query(filters, 1), grouping=grouping, group_limit=limit)
             counts, after = MessageCount(self._source, query, left, after), None
@@ -644,7 +650,8 @@ class QueueSelection(Selection):
         filters, most = query.filters, query.limit
         all_scans = scans_for(self._source.queue, filters)
         scans = tuple(scan for scan in all_scans if scan.state not in self._source.hidden)
-        index, key = read_key(self._after, scans) if self._after else (0, None)
+        key = self._after
+        index = 0 if key is None else read_key(key.text, scans)[0]
         scan = scans[index]
         if room is not None:
             most = room
@@ -665,7 +672,7 @@ class QueueSelection(Selection):
         if key is None:
             self._next_scan()
         else:
-            self._after = key.text
+            self._after = key
         return scan, rows
 
     def _grouped(self, most: int, grouping: Grouping, limit: object) -> MessageQuery:

@@ -122,6 +122,7 @@ class PostgreSQL:
     sampled_together = 70
     first_run_seconds = 0.0
     holders_every_seconds = 0.0
+    time_indexes_have_keys = False
     escalates_locks = False
     sql_lexer = "postgresql"
     code_lexer = "plpgsql"

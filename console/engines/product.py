@@ -115,6 +115,8 @@ class Product(Protocol):
     """How long the first run of such a statement may take: the server compiles it."""
     holders_every_seconds: float
     """How long a sampler shows the same open transactions: what reading them costs."""
+    time_indexes_have_keys: bool
+    """Whether in an index of a time the rows of one time are in the order of their keys."""
     escalates_locks: bool
     """A statement that locks thousands of rows and keys may get a lock of the whole table."""
     sql_lexer: str

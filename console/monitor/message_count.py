@@ -142,11 +142,17 @@ def read_chunk(
     after = key if key and key.id else None
     if not scan.chunks:
         request = replace(request, after=after, read_limit=min(request.read_limit, ROWS_AT_ONCE))
-        rows = fetch(connection, source, request, row_type, last)
-        more = (
-            last_row(rows).position >= request.read_limit or _full(rows, request) if rows else False
-        )
-        return rows, key_of(scan, last_row(rows)) if more else None
+        rows: list[ChunkRow] = []
+        if by_key := after is not None and after.same_time:
+            by_id = replace(request, same_time=True)
+            rows = fetch(connection, source, by_id, row_type, last)
+        if not (by_key and rows and (_more(rows, request) or _at(rows, request.until))):
+            rows = fetch(connection, source, request, row_type, last)
+        if not _more(rows, request):
+            return rows, None
+        key = key_of(scan, last_row(rows))
+        same = after is not None and key.time == after.time and source.rereads_times(request)
+        return rows, replace(key, same_time=same)
     extent = source.extent(connection)
     by_page = scan.by is By.LOCATION
     room = min(request.read_limit, PAGES_AT_ONCE if by_page else ROWS_AT_ONCE)
@@ -166,6 +172,15 @@ def read_chunk(
 
 def last_row(rows: Sequence[ChunkRow]) -> ChunkRow:
     return max(rows, key=lambda row: row.position)
+
+
+def _more(rows: Sequence[ChunkRow], request: ScanRequest) -> bool:
+    """Whether its bounds have ended it."""
+    return bool(rows) and (last_row(rows).position >= request.read_limit or _full(rows, request))
+
+
+def _at(rows: Sequence[ChunkRow], until: ScanKey | None) -> bool:
+    return until is not None and last_row(rows).key_id == until.id
 
 
 def _full(rows: Sequence[_ChunkRow], request: ScanRequest) -> bool:

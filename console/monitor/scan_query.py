@@ -160,6 +160,13 @@ class MessageSource:
         own = self.key_type.operators != _BUILT_IN.operators
         return {"own_operators": yes_no(own), "narrow": yes_no(self.narrow)}
 
+    def rereads_times(self, request: ScanRequest) -> bool:
+        """Whether each chunk of its scan reads all messages of the time where it begins, because
+        the index of that time has them in no order of their keys."""
+        scan = request.scan
+        found_by_id = scan.by_age and scan.state != "ready" and not request.down
+        return found_by_id and not self.product.time_indexes_have_keys
+
     def why_not_by_age(self, state: str) -> str:
         """Why the messages in that state are not taken from the oldest to the newest; empty: they
         are."""
@@ -318,7 +325,7 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
     body = request.payload_length is not None
     beside = queue.design.table_suffix != "" and queue.kind is Kind.INSTALLED
     known = source.payload != ""
-    start = "exactly" if request.exactly else "after"
+    start = "exactly" if request.exactly else "same_time" if request.same_time else "after"
     conditions = {
         "scan": scan.condition,
         "sorted": request.sorted,

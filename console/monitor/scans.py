@@ -6,7 +6,7 @@ Most queues have one scan per state. They follow from the design; the SQL is the
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
@@ -96,6 +96,8 @@ class ScanKey:
     time: str = ""
     id: str = ""
     dated: bool = True
+    same_time: bool = field(default=False, compare=False)
+    """Whether all that was read before it, back to the key before, has its time."""
 
     @property
     def text(self) -> str:
@@ -146,6 +148,8 @@ class ScanRequest:
     """The only ones; empty: all."""
     until: ScanKey | None = None
     """The last message."""
+    same_time: bool = False
+    """Only messages of the time of `after`, among the next rows of the table by key."""
 
     @property
     def down(self) -> bool:

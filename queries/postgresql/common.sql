@@ -549,6 +549,7 @@ SELECT
     w.key_id AS key_id
 FROM scanned AS w
 WHERE w.key_id IS NOT NULL
+AND w.key_time = :after_time AND w.state = :state -- when start=same_time
 AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
 -- A state set by hand may lack its time: such messages are a scan of their own, sorted by that NULL too, because only then
 -- is the index used.

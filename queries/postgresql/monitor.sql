@@ -264,6 +264,12 @@ SELECT
     m.ctid AS location, -- when installed=yes
     {key} AS key_id
 FROM "{schema}"."{table}" AS m
+-- when start=same_time
+-- By the key, whatever their states: an index of times has those of one time in no order, and each chunk would read them
+-- all. Where few of the next rows have that time, the caller reads that index.
+WHERE {key} > :after_id
+ORDER BY {key} LIMIT 10 * :read_limit
+-- else
 WHERE {is_ready} -- when scan=ready
 -- when scan=scheduled
 -- when sorted=time_up
@@ -279,6 +285,7 @@ WHERE {is_error} -- when scan=error
 WHERE {is_done} -- when scan=done
 -- when scan=any
 WHERE {in_part} -- when defined in_part
+-- end
 -- end
 
 -- define: overdue_since

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from console.actions import execute, rows
 from console.actions.archive import Archive, Purge
@@ -90,6 +91,11 @@ LAWS = {
     "purge": law(25, 500, 1_200, 20, 35_000, each=(A_BATCH, 11, 1.3, A_BATCH, 34)),
     "purge of ring": law(25, 500, 600, 20, 35_000, each=(0.012, 22, 2.3, A_BATCH, 36)),
     "purge of heap": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 11, 7, A_BATCH, 32)),
+    # The first two batches read all, each of the others only its own.
+    "plan of one time": law(30, 500, 1_200, 20, 40_000, each=(A_CHUNK, 0.09, 4.1, A_CHUNK, 0.3)),
+    "release of one time": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 17, 5.1, A_BATCH, 32)),
+    "requeue of one time": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 14, 4.1, A_BATCH, 32)),
+    "archive of one time": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 13, 4.1, A_BATCH, 32)),
     "reschedule": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 10, 1.3, A_BATCH, 32)),
     "restore": law(40, 1_500, 600, 25, 50_000, each=(0.018, 9.5, 10.5, A_BATCH, 36)),
     "restore of claim": law(40, 1_500, 600, 25, 50_000, each=(0.018, 20, 12.5, A_BATCH, 36)),
@@ -184,7 +190,7 @@ def test_costs_keep_their_laws(
 ) -> None:
     for module in (messages, message_count, rows):  # a slow machine would begin more of them
         monkeypatch.setattr(module, "TRANSACTION_SECONDS", math.inf)
-    broken = []
+    broken: list[str] = []
     for depth in DEPTHS:
         given = {"size": str(2 * depth), "max_bytes": "20"} if design == "ring" else {}
         variant = Variant(DESIGNS[design], given)
@@ -206,12 +212,75 @@ def test_costs_keep_their_laws(
                     write(client, meter, tmp_path / f"{depth}.csv")
                 else:
                     act(client, meter, verb, depth)
-        for what, cost in meter.costs.items():
-            kept = LAWS.get(f"{what} of {design}") or LAWS.get(what) or LAWS["plan"]
-            most = Cost(*(always + depth * each for always, each in zip(*kept, strict=True)))
-            if not all(one <= limit for one, limit in zip(cost, most, strict=True)):
-                broken.append(f"{what} of {depth:,} messages: {cost}, at most {most}")
+        broken += broken_laws(meter, design, depth)
     assert not broken, "\n".join(broken)
+
+
+def broken_laws(meter: Meter, design: str, depth: int) -> Iterator[str]:
+    for what, cost in meter.costs.items():
+        kept = LAWS.get(f"{what} of {design}") or LAWS.get(what)
+        kept = kept or LAWS.get(f"plan of {design}") or LAWS["plan"]
+        most = Cost(*(always + depth * each for always, each in zip(*kept, strict=True)))
+        if not all(one <= limit for one, limit in zip(cost, most, strict=True)):
+            yield f"{what} of {depth:,} messages: {cost}, at most {most}"
+
+
+@pytest.mark.parametrize(
+    ("design", "state", "verb"),
+    [
+        ("split", "claimed", "release"),
+        ("ring", "claimed", "release"),
+        ("claim", "errors", "requeue"),
+        ("status", "done", "archive"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("claim", "claimed", "release"),
+                ("status", "claimed", "release"),
+                ("status", "errors", "requeue"),
+            )
+        ),
+    ],
+)
+def test_messages_of_one_time_cost_as_those_of_many(
+    url: str, monkeypatch: pytest.MonkeyPatch, design: str, state: str, verb: str
+) -> None:
+    """As after an UPDATE of all, which gives them one time."""
+    for module in (messages, message_count, rows):
+        monkeypatch.setattr(module, "TRANSACTION_SECONDS", math.inf)
+    broken: list[str] = []
+    for depth in (1_000, 20_000):
+        given = {"size": "16", "in_hand": "on"} if design == "ring" else {}
+        with connect(url) as own, Proxy(url) as proxy, closing(open_database(proxy.url)) as through:
+            client = installed(through, Variant(DESIGNS[design], given), f"{design} {depth}")
+            fill(own, client.queue, {state: depth}, PAYLOAD)
+            time_role = "claimed_at" if state == "claimed" else "done_at"
+            popped = client.queue.scope_of("times", through.product)
+            update = SQL("UPDATE {} SET {} = now() - interval '1 hour'")
+            table = Identifier(client.queue.schema, popped.values["table"])
+            own.execute(update.format(table, Identifier(popped.roles[time_role])))
+            own.execute(REPORT)
+            meter = Meter(own, through, proxy)
+            act(client, meter, verb, depth)
+        broken += broken_laws(meter, "one time", depth)
+    assert not broken, "\n".join(broken)
+
+
+def test_of_messages_of_one_time_none_is_left_among_many_others(url: str) -> None:
+    """Too few of the next rows by key are theirs: the index of times is read."""
+    with connect(url) as own, closing(open_database(url)) as database:
+        client = installed(database, Variant(DESIGNS["status"], {}), "sparse")
+        fill(own, client.queue, {"ready": 33_000}, PAYLOAD)
+        own.execute(
+            """UPDATE sparse
+            SET status = 1, claimed_by = 'w', claimed_at = now() - interval '1 hour'
+            WHERE id % 11 = 0 OR id > 32900"""
+        )
+        release = ACTIONS["release"](source_of(client))
+        plan = execute.plan(database, release, batching=Batching(BATCH))
+        assert plan.count == plan.run_to_end().done == 3_090
+        counted = own.execute("SELECT status, count(*) FROM sparse GROUP BY status").fetchall()
+        assert counted == [(0, 33_000)]
 
 
 def look(client: Client, meter: Meter) -> None:

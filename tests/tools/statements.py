@@ -77,6 +77,9 @@ def scan_requests(source: MessageSource) -> Iterator[ScanRequest]:
                         chunk=(0, 5) if scan.chunks else None,
                         slots=10,
                     )
+        forwards = ScanRequest(scan, read_limit=10, n=5, after=key, reverse=scan.newest_first)
+        if source.rereads_times(forwards):
+            yield replace(forwards, filters=Filters(state=scan.state), same_time=True)
     if any(scan.by is By.LOCATION for scan in scans):
         yield ScanRequest(scans[0], read_limit=10, n=5)
 
@@ -323,7 +326,7 @@ CONDITIONS_OF_SCANS: dict[str, tuple[str, ...]] = {
         *("no", "id_up", "id_down"),
         *("time_up", "time_down", "undated_up", "undated_down"),
     ),
-    "start": ("beginning", "after", "exactly"),
+    "start": ("beginning", "after", "exactly", "same_time"),
     "by_age": ("scan", "row"),
     **dict.fromkeys(("body", "with_payload"), ("yes", "no")),
     **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),

@@ -143,6 +143,7 @@ class SQLServer:
     sampled_together = 10
     first_run_seconds = 3.0
     holders_every_seconds = 10.0
+    time_indexes_have_keys = True
     escalates_locks = True
     sql_lexer = code_lexer = "tsql"
 

@@ -309,13 +309,15 @@ SELECT
     CAST(NULL AS bigint) AS number,
     m.payload AS payload
 FROM "{schema}"."{queue}_in_hand" AS m
+WHERE m.id > :after_id -- when start=same_time
+-- when not start=same_time
+WHERE true -- when scan=any
 WHERE {is_ready_again} -- when scan=in_hand
 WHERE {is_claimed} -- when scan=claimed
 WHERE {is_error} -- when scan=error
--- when defined is_mine_in_hand
-WHERE {is_mine_in_hand} -- when scan=any
-AND {is_mine_in_hand} -- when scan=in_hand|claimed|error
 -- end
+AND {is_mine_in_hand} -- when defined is_mine_in_hand
+ORDER BY m.id LIMIT 10 * :read_limit -- when start=same_time
 
 -- name: slot_map
 -- a row for each range of slots in the same state, in order, with the numbers they hold or are expected to get
