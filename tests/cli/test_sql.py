@@ -13,7 +13,7 @@ from console import sql
 from console.cli.commands.sql import VERBS
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import connect
+from tests.servers import connect, execute
 
 _DRIVERS = re.compile(r"%\((\w+)\)s(?:::[A-Z ]+(?:\[\])?)?")
 FILES = {"monitor", "actions", "common", "fifo", "ring", "split", "status", "claim", "pending"}
@@ -101,7 +101,18 @@ def test_errors_and_requeue_send_what_is_printed_and_release_ends_with_its_updat
         assert {
             t for t, label in found.items() if label.partition(".")[2] not in NOT_PRINTED
         } <= printed
-    names = [one["name"] for one in shown(console, "release", name)]
+    execute(
+        console.url,
+        f"UPDATE public.\"{name}\" SET status = 1, claimed_by = 'w',"
+        " claimed_at = now() - interval '1 hour'",
+    )
+    released = shown(console, "release", name)
+    with sent() as found:
+        console.done("release", name, "--yes", name, "--force")
+    locking = [text for text, label in found.items() if "common.lock_next" in label]
+    assert locking
+    assert {*locking} <= {plain(one["sql"]) for one in released}
+    names = [one["name"] for one in released]
     assert [name.partition("+common.lock_next")[0] for name in names[-2:]] == [
         "monitor.messages+common.chunk+common.next_chosen+actions.lock_chosen_now",
         "actions.make_ready",

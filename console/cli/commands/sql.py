@@ -40,7 +40,7 @@ from console.monitor import latency
 from console.monitor.filters import NOTHING
 from console.monitor.message import MessageQuery
 from console.monitor.scan_query import LOCK_NEXT, MessageSource, locks_next, query, values_of
-from console.monitor.scans import By, Grouping, Scan, ScanKey, ScanRequest, scans_of
+from console.monitor.scans import By, Scan, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH
 from console.verbs.command import Command
 from console.verbs.parameters import SUBSCRIBER, argument
@@ -240,11 +240,6 @@ def _moved(
         yield from _all_scanned(source, scans, wanted.scan_request, "matching")
         grouped = replace(wanted, grouping=action.grouping).scan_request
 
-        def locked(scan: Scan) -> ScanRequest:
-            """Claims as far as their claimants are known."""
-            known = action.grouping is Grouping.BY_CLAIMANT
-            return replace(grouped(scan), until=ScanKey(scan.name) if known else None)
-
         ours = source.queue.kind is Kind.INSTALLED and not source.queue.design.waits_itself
         chosen = action.by_group and ours
         at_once = chosen and locks_next(source.product)
@@ -257,7 +252,7 @@ def _moved(
         if ours and sql.has(source.product, "actions.seek_rows"):
             yield from _one(source, "seek_rows")
         if at_once:
-            yield from _scanned_each(source, scans, locked, LOCK_NEXT)
+            yield from _scanned_each(source, scans, grouped, LOCK_NEXT)
         for storage in _storages(source.queue, action.states):
             hold = scope(source, storage, lock="yes", hashed="no")
             if not at_once:
