@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import os
 import platform
 import re
 import sys
@@ -45,12 +46,18 @@ def _commit(direct_url: str | None) -> str:
 
 def _surroundings() -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} ({platform.python_implementation()})"
-    yield "platform", f"{platform.platform()} {'64' if sys.maxsize > 2**32 else '32'}-bit"
+    yield "platform", f"{_platform()} {'64' if sys.maxsize > 2**32 else '32'}-bit"
     yield "psycopg", _psycopg()
     yield "pyodbc", _version("pyodbc")
     yield "ODBC driver", _version("mssql-python-odbc")
     for title, name in _PACKAGES:
         yield title, _version(name)
+
+
+def _platform() -> str:
+    """`platform.platform` would run the program `uname`, for a processor that it then omits."""
+    system, libc = os.uname(), "".join(platform.libc_ver())
+    return "-".join(filter(None, (system.sysname, system.release, system.machine, libc)))
 
 
 def _psycopg() -> str:
