@@ -1,7 +1,7 @@
 """All verbs, and the screens if none is given.
 
-Their names and the first sentences of their help are read without importing them: the module of a
-verb is imported only when it is called."""
+Their names are known without reading them, and the first sentences of their help without importing
+them: the module of a verb is imported only when it is called."""
 
 import errno
 import io
@@ -39,20 +39,28 @@ from console.command_line import CommandLineValues
 from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
 from console.state import LOG_LEVELS
-from console.verbs.index import VERBS, first_lines
+from console.verbs.index import VERBS, first_line, module_files
 from console.verbs.parameters import Parameter
-from console.views import summaries
+from console.views import files as files_of_lists
 
 if TYPE_CHECKING:
     from console.verbs.command import Command
 
 
 class DeferredVerb(click.Command):
-    """A verb in the list of verbs; `load` returns the command when it is parsed and run."""
+    """A verb in the list of verbs; `load` returns the command when it is parsed and run, `line` its
+    summary where one is shown."""
 
-    def __init__(self, name: str, line: str, load: Callable[[str], click.Command]) -> None:
-        super().__init__(name, help=line)
+    def __init__(
+        self, name: str, line: Callable[[], str], load: Callable[[str], click.Command]
+    ) -> None:
+        super().__init__(name)
+        self._line = line
         self._load = load
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        self.help = self._line()
+        return super().get_short_help_str(limit)
 
     @cached_property
     def command(self) -> click.Command:
@@ -72,22 +80,27 @@ class DeferredVerb(click.Command):
 
 def verbs() -> Iterator[DeferredVerb]:
     """All of them."""
-    lines: dict[str, str] = {}
+    found = set()
     packages = (("", commands.__name__, commands.__path__), *features.packages("commands"))
     for feature, package, path in packages:
         missing = features.missing(feature) if feature else ()
-        for name, line in first_lines(path).items():
-            if missing and name in lines:
+        for name, file in module_files(path).items():
+            if missing and name in found:
                 continue  # it would replace the core's, which is not off
-            lines[name] = line
+            found.add(name)
             of = partial(_off, feature, missing) if missing else partial(_own, package)
-            yield DeferredVerb(name, line, of)
-    for name, (_, summary) in VERBS.items():
-        if name not in lines:
-            yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
-    for name, line in summaries().items():
-        if name not in lines:
-            yield DeferredVerb(name, line, _list)
+            yield DeferredVerb(name, partial(first_line, file), of)
+    for name in VERBS:
+        if name not in found:
+            yield DeferredVerb(name, partial(_summary, name), _planned)
+    for name, file in files_of_lists().items():
+        if name not in found:
+            yield DeferredVerb(name, partial(first_line, file), _list)
+
+
+def _summary(name: str) -> str:
+    _, summary = VERBS[name]
+    return f"{summary[:1].upper()}{summary[1:]}."
 
 
 def _own(package: str, name: str) -> click.Command:

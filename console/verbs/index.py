@@ -40,10 +40,13 @@ VERBS = {
 in which operators see them."""
 
 
-def first_lines(folders: Sequence[str]) -> dict[str, str]:
-    """Module of a package -> the first line of its docstring; none is imported."""
-    lines = {}
-    for file in sorted(file for folder in folders for file in Path(folder).glob("[!_]*.py")):
-        with file.open(encoding="utf-8") as text:
-            lines[file.stem.replace("_", "-")] = text.readline().strip().strip('"')
-    return lines
+def module_files(folders: Sequence[str]) -> dict[str, Path]:
+    """Module of a package -> its file; none is read."""
+    files = sorted(file for folder in folders for file in Path(folder).glob("[!_]*.py"))
+    return {file.stem.replace("_", "-"): file for file in files}
+
+
+def first_line(file: Path) -> str:
+    """Of the module's docstring; it is not imported."""
+    with file.open(encoding="utf-8") as text:
+        return text.readline().strip().strip('"')

@@ -5,10 +5,11 @@ Its docstring is the list's help, whose first line the list of verbs shows witho
 
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console import features
-from console.verbs.index import first_lines
+from console.verbs.index import first_line, module_files
 
 if TYPE_CHECKING:
     from console.views.view import View
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 def summaries() -> dict[str, str]:
     """List -> the first sentence of its help."""
-    return {name: line for name, (_, line) in _lists().items()}
+    return {name: first_line(file) for name, file in files().items()}
+
+
+def files() -> dict[str, Path]:
+    """List -> the file of its module."""
+    return {name: file for name, (_, file) in _lists().items()}
 
 
 def get_view(name: str) -> "View[Any, Any]":
@@ -27,12 +33,12 @@ def get_view(name: str) -> "View[Any, Any]":
 
 
 @cache
-def _lists() -> dict[str, tuple[str, str]]:
-    """List -> its package, and the first sentence of its help."""
+def _lists() -> dict[str, tuple[str, Path]]:
+    """List -> its package, and its file."""
     of_features = ((package, path) for name, package, path in features.packages("views"))
     return {
-        name: (package, line)
+        name: (package, file)
         for package, path in ((__name__, __path__), *of_features)
-        for name, line in first_lines(path).items()
+        for name, file in module_files(path).items()
         if name != "view"
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -82,6 +83,24 @@ def test_the_list_of_verbs_and_the_version_import_nothing_that_a_verb_uses() -> 
     used = {"console.catalog", "console.config", "console.designs", "console.actions.execute"}
     found = imported(("--help",), ("--version",), ("completion", "bash"), heavy=used | HEAVY)
     assert found == [set()] * 3
+    assert imported(("--version",), heavy={"subprocess"}) == [set()]  # it runs no program
+
+
+def test_only_a_list_of_verbs_reads_the_files_of_verbs() -> None:
+    code = (
+        "import sys; read = set()\n"
+        "sys.addaudithook(lambda event, of: event == 'open' and read.add(str(of[0])))\n"
+        "sys.argv = ['dbq-console', *{words}]\n"
+        "from console.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*read, sep='\\n')"
+    )
+    of_verbs = re.compile(r"/(?:commands|views)/[a-z]\w*\.py$", re.MULTILINE)
+    for words, few in ((["--help"], False), (["--version"], True), (["completion", "bash"], True)):
+        call = [sys.executable, "-c", code.format(words=words)]
+        done = subprocess.run(call, capture_output=True, text=True, check=True)
+        read = {name.rpartition("/")[2] for name in of_verbs.findall(done.stdout)}
+        assert (len(read) < 3) == few, read
 
 
 @pytest.mark.long
@@ -116,6 +135,12 @@ def test_a_verb_on_a_database_imports_its_driver_and_what_it_uses(
     assert found == [POSTGRESQL, *[set()] * 5, {"console.doctor.diagnose"}]
 
 
+def test_a_verb_on_postgresql_imports_nothing_for_what_it_does_not_read(console: Console) -> None:
+    of_others = {"configparser", "console.engines.mssql.odbc", "fractions", "tomllib"}
+    (found,) = imported(("status", "--url", console.url), heavy=of_others)
+    assert found == set()
+
+
 def test_history_without_recordings_imports_no_driver_and_no_arrow(
     console: Console, tmp_path: Path
 ) -> None:
@@ -123,6 +148,17 @@ def test_history_without_recordings_imports_no_driver_and_no_arrow(
         ("history", "any", "--url", console.url, "--recordings", str(tmp_path)), status=1
     )
     assert found == [{"sqlalchemy", "asyncio"}]  # for its URL
+
+
+def test_doctor_without_recordings_imports_no_arrow(
+    console: Console, install: Install, tmp_path: Path
+) -> None:
+    name = install("fifo")
+    console.done("push", name, "x")
+    call = ("doctor", name, "--idle-for", "500ms", "--url", console.url)
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    found = imported(call, environment=environment, status=1, heavy={"pyarrow"})
+    assert found == [set()]
 
 
 def test_the_list_of_verbs_has_the_summary_of_each_verb() -> None:

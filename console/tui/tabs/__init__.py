@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from console import features
-from console.verbs.index import first_lines
+from console.verbs.index import first_line, module_files
 
 if TYPE_CHECKING:
     from console.tui.tabs.tab import QueueTab
@@ -16,15 +16,15 @@ def tabs_of_features() -> "list[type[QueueTab]]":
         import_module(f"{package}.{name.replace('-', '_')}").TAB
         for feature, package, path in features.packages("tabs")
         if not features.missing(feature)
-        for name in first_lines(path)
+        for name in module_files(path)
     ]
 
 
 def summaries_of_features() -> dict[str, str]:
     """Tab -> the first line of its module, which is not imported."""
     return {
-        name: line
+        name: first_line(file)
         for feature, _, path in features.packages("tabs")
         if not features.missing(feature)
-        for name, line in first_lines(path).items()
+        for name, file in module_files(path).items()
     }
