@@ -3,7 +3,6 @@
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +57,8 @@ def statements(text: str) -> Iterator[TomlStatement]:
 
     A statement ends with the line that makes it parse on its own, so no second parser is needed.
     """
+    import tomllib  # noqa: PLC0415  # a verb imports what it uses
+
     table: KeyPath = ()
     statement, begins = "", 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -183,6 +184,8 @@ class Document:
 
 def read(path: Path, text: str) -> Document:
     """Read the file's text. Mistakes are collected, not raised."""
+    import tomllib  # noqa: PLC0415  # a verb imports what it uses
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

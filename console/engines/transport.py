@@ -12,8 +12,6 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from configparser import ConfigParser
-from configparser import Error as ParserError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,10 +133,12 @@ def _service(
     name: str, file: str, environment: Mapping[str, str], home: Path | None
 ) -> Mapping[str, str]:
     """The service's keys, from the first file that has it; libpq itself reports a missing one."""
+    import configparser  # noqa: PLC0415  # a verb imports what it uses
+
     files = [Path(file)] if file else [] if home is None else [home / ".pg_service.conf"]
     files += [Path(environment.get("PGSYSCONFDIR") or "/etc/postgresql-common") / "pg_service.conf"]
     for path in files:
-        parser = ConfigParser(
+        parser = configparser.ConfigParser(
             interpolation=None,
             strict=False,
             delimiters=("=",),
@@ -148,7 +148,7 @@ def _service(
         )
         try:
             parser.read(path, encoding="utf-8")
-        except (OSError, ParserError, UnicodeDecodeError):
+        except (OSError, configparser.Error, UnicodeDecodeError):
             continue
         if parser.has_section(name):
             return {key: value for key, value in parser.items(name) if value}

@@ -7,7 +7,6 @@ done or error. Every few seconds a statement reads the latest of each by an inde
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -240,6 +239,8 @@ def _percentiles(times: Sequence[tuple[float, float]], now: float) -> Percentile
 
 def cuts(seconds: Sequence[float]) -> tuple[float, float, float]:
     """The percentiles of two values or more, interpolated as SQL's PERCENTILE_CONT does it."""
+    import statistics  # noqa: PLC0415  # a verb imports what it uses
+
     quantiles = statistics.quantiles(seconds, n=100, method="inclusive")
     p50, p95, p99 = (quantiles[percent - 1] for percent in PERCENTILES)
     return p50, p95, p99

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import pairwise
 from math import sqrt
-from statistics import stdev
 from typing import TYPE_CHECKING
 
 from console import sql
@@ -318,7 +317,8 @@ def _net_range(rates: Rates, steps: Sequence[Rates]) -> tuple[float, float] | No
     middle, nets = rates.net, [step.net for step in steps if step.net is not None]
     if middle is None or len(nets) < 3:
         return None
-    error = stdev(nets) / sqrt(len(nets))
+    mean = sum(nets) / len(nets)
+    error = sqrt(sum((net - mean) ** 2 for net in nets) / (len(nets) - 1) / len(nets))
     return middle - 2 * error, middle + 2 * error
 
 

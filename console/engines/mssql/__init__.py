@@ -11,15 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from console.engines.database import ConnectLock, time_left
-from console.engines.mssql.odbc import (
-    Driver,
-    access_token,
-    choose,
-    connection_string,
-    label,
-    load_pyodbc,
-    target,
-)
 from console.engines.product import Capabilities, Cleaner, Timeouts
 from console.errors import ConsoleError, UsageError
 
@@ -172,7 +163,9 @@ class SQLServer:
 
     def label(self, url: URL) -> str:
         """Server, port and database, also from `odbc_connect`."""
-        return label(url)
+        from console.engines.mssql import odbc  # noqa: PLC0415  # a verb imports what it uses
+
+        return odbc.label(url)
 
     def secured(self, url: URL, *, production: bool) -> URL:  # noqa: ARG002  # of the protocol
         """As it is: Microsoft's driver encrypts and checks the certificate unless told not to."""
@@ -192,6 +185,15 @@ class SQLServer:
         """A pool of connections with every timeout set. Each gets an access token of its own."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
+        from console.engines.mssql.odbc import (  # noqa: PLC0415
+            Driver,
+            access_token,
+            choose,
+            connection_string,
+            label,
+            load_pyodbc,
+            target,
+        )
         from console.engines.mssql.session import CONNECTING, Dialect, OdbcConnection, redacted  # noqa: PLC0415
 
         odbc = load_pyodbc()
