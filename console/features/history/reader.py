@@ -82,6 +82,8 @@ class RecordReader:
     ) -> list[dict[str, Any]]:
         """Rows in order of time; `equal`: the schema, the queue. What is damaged is skipped and
         counted. `thin` reduces some rows at a time."""
+        if not self.is_recorded:
+            return []  # without Arrow
         names = list(columns or kind.columns)
         found: list[dict[str, Any]] = []
         table = self.table(kind, span, dict.fromkeys(["at", *names]), **equal)
