@@ -11,7 +11,8 @@ from unittest import mock
 from textual._compositor import Compositor
 from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
-from textual.geometry import Region
+from textual.geometry import Region, Size
+from textual.screen import Screen
 from textual.widget import Widget
 
 from console.tui.screens.overview import OverviewScreen
@@ -136,6 +137,21 @@ async def test_a_queue_opens_with_its_tab_and_each_widget_is_styled_once() -> No
         assert not [
             domnode for domnode in styled if any(c.startswith("text--") for c in domnode.classes)
         ]
+
+
+async def test_a_screen_is_laid_out_once_for_its_size() -> None:
+    async with opened(size=LARGE) as console:
+        await console.give(*nine_queues())
+        laid_out = Screen._refresh_layout
+        with mock.patch.object(Screen, "_refresh_layout", autospec=True) as layouts:
+            layouts.side_effect = laid_out
+            screen = await open_queue(console)
+            await console.pilot.pause()
+            sizes = [call.args[1] for call in layouts.call_args_list if call.args[1:]]
+            assert sizes == [Size(*LARGE)]
+            await console.pilot.resize_terminal(100, 40)
+            await console.pilot.pause()
+        assert (screen.size, screen.query_one(KeyFooter).region.bottom) == (Size(100, 40), 40)
 
 
 async def test_the_footer_gets_its_keys_without_a_query_of_all_widgets() -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Key, ScreenResume
+from textual.events import Key, Resize, ScreenResume
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
@@ -148,7 +148,10 @@ class LiveScreen(Closable, Screen[None]):
         elif self.is_mounted:
             self.draw()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
+        """Textual would lay out and paint once more for the size of what it has just painted."""
+        if event.size == self.outer_size:
+            event.prevent_default()
         if self.is_mounted:
             self.draw()
 
