@@ -238,6 +238,8 @@ def there_is(engine: str, of: str) -> bool:
     return _find(engine, file, name) is not None
 
 
+@cleared_with_presets
+@cache
 def _find(engine: str, file: str, name: str) -> Statement | None:
     line = lineage(engine, file)
     for one in (*line, *_shared(engine)):
