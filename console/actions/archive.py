@@ -16,7 +16,7 @@ from console import sql
 from console.actions import broker
 from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Batching, execute
-from console.actions.message_action import MessageAction, RowAction, select
+from console.actions.message_action import MessageAction, RowAction, deleted_along, select
 from console.actions.pop import require_subscriber
 from console.actions.rows import (
     Batch,
@@ -103,8 +103,8 @@ class Purge(RowAction):
     def consequences(
         self, session: Session, selected: SelectedMessages
     ) -> tuple[list[str], list[str]]:
-        del session
         queue = self.source.queue
+        others, obstacles = deleted_along(session, self.source)
         if self._permanently:
             lines = ["they are deleted for good"]
         else:
@@ -124,7 +124,7 @@ class Purge(RowAction):
                     f"a pop steps over at most {_VOIDS_AT_ONCE:,} numbers and then returns nothing "
                     "once; a relay afterwards avoids that"
                 )
-        return lines, []
+        return lines + others, obstacles
 
 
 # Archiving round the clock, as Zabir does: finished messages leave in small batches, for ever.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -132,6 +132,37 @@ class MessageAction:
         """Why no further batch can run after this one; empty: it goes on."""
         del ledger
         return ""
+
+
+@dataclass(frozen=True)
+class _Cascade:
+    """A foreign key by which the server deletes further rows."""
+
+    name: str
+    of_table: str
+    deletes_messages: bool
+
+
+def deleted_along(session: Session, source: MessageSource) -> tuple[list[str], list[str]]:
+    """What the server deletes with messages of somebody's table: rows of other tables, a line each;
+    and further messages, which nobody planned, an obstacle each."""
+    queue = source.queue
+    known = sql.has(source.product, "actions.cascades")
+    if queue.kind is not Kind.ADOPTED or queue.design.library or not known:
+        return [], []
+    with session.transaction(f"read the foreign keys of {queue.name!r}") as connection:
+        found = sql.rows(connection, _Cascade, "actions.cascades", queue.scope(source.product))
+    lines = [
+        f"with each the server deletes the rows of {one.of_table} that refer to it: {one.name}"
+        for one in found
+        if not one.deletes_messages
+    ]
+    return lines, [
+        f"With each the server deletes the messages that refer to it, in whatever state: {one.name}"
+        ", ON DELETE CASCADE. Delete them as their owner does."
+        for one in found
+        if one.deletes_messages
+    ]
 
 
 class RowAction(MessageAction):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.availability import require_verb
 from console.actions.canary import CanaryTracker
-from console.actions.message_action import RowAction
+from console.actions.message_action import RowAction, deleted_along
 from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import LockedRows, Moved, Storage, by_storage, run_others_code, scope
@@ -396,7 +396,8 @@ class RequeueTo(RowAction):
             "there their attempts start at 0 and their errors are dropped",
         ]
         needs, obstacles = now.needs(selected.count)
-        return lines + needs, [f"{target.name} {obstacle}" for obstacle in obstacles]
+        others, kept = deleted_along(session, self.source)
+        return lines + needs + others, kept + [f"{target.name} {one}" for one in obstacles]
 
     def stop_reason(self, ledger: Ledger) -> str:
         if FULL not in ledger.failed:

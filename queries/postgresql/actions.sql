@@ -241,6 +241,24 @@ SELECT
     (SELECT count(*) FROM gone) AS put_in
 {under_declared_path}
 
+-- name: cascades
+-- a row for each foreign key by which the server deletes further rows with a message: whether these are messages too
+WITH RECURSIVE followed AS (
+    SELECT k.oid, k.conrelid
+    FROM pg_constraint AS k WHERE k.confrelid = CAST('"{schema}"."{table}"' AS regclass) AND k.confdeltype = 'c'
+    UNION
+    SELECT k.oid, k.conrelid
+    FROM followed AS f INNER JOIN pg_constraint AS k ON f.conrelid = k.confrelid AND k.confdeltype = 'c'
+)
+
+SELECT
+    CAST(k.conname AS text) AS name,
+    CAST(CAST(k.conrelid AS regclass) AS text) AS of_table,
+    k.conrelid = CAST('"{schema}"."{table}"' AS regclass) AS deletes_messages
+FROM followed AS f
+INNER JOIN pg_constraint AS k ON f.oid = k.oid AND k.conparentid = 0 -- not the copies that partitions have
+ORDER BY of_table, name;
+
 -- name: make_ready
 -- one row: how many claimed or failed messages are ready again; their attempts stay counted
 WITH freed AS (

@@ -22,7 +22,7 @@ from console.features.presets.adopt import adopt
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.installs import installed
-from tests.contract.message_actions import run, source_of
+from tests.contract.message_actions import plan_lines, planned, run, source_of
 from tests.contract.variants import default
 from tests.servers import connect, execute, login, value
 
@@ -226,3 +226,30 @@ def test_the_search_path_is_that_of_a_new_session_of_the_owner(
             connection.execute(f"ALTER {setting.format(**names)}".encode())
     found = adopt(theirs.database, "app", "jobs", DESIGNS["claim"], ROLES).options["search_path"]
     assert found == path.format(**names)
+
+
+@pytest.mark.parametrize("verb", ["purge", "requeue to"])
+@pytest.mark.parametrize("through", ["jobs", "link"])
+def test_what_a_foreign_key_deletes_with_a_message_is_said_or_refused(
+    theirs: Theirs, verb: str, through: str
+) -> None:
+    """Rows of others are named; messages that nobody selected, here a claimed one, stay."""
+    client = adopted(theirs, "claim")
+    as_owner = f"SET ROLE {theirs.owner}; "
+    execute(
+        theirs.url,
+        as_owner + "CREATE TABLE app.note (job bigint REFERENCES app.jobs ON DELETE CASCADE)",
+    )
+    action = ACTIONS[verb](client)
+    assert "the rows of app.note that refer to it: note_job_fkey" in plan_lines(client, action)
+    assert not planned(client, action).obstacles
+    execute(
+        theirs.url,
+        as_owner + "CREATE TABLE app.link (id bigint PRIMARY KEY, job bigint REFERENCES app.jobs"
+        " ON DELETE CASCADE); ALTER TABLE app.jobs ADD parent bigint"
+        f" REFERENCES app.{through} ON DELETE CASCADE",
+    )
+    assert "jobs_parent_fkey, ON DELETE CASCADE" in "".join(planned(client, action).obstacles)
+    with pytest.raises(RefusedError, match="messages that refer to it"):
+        run(client, action)
+    assert value(theirs.url, "SELECT count(*) FROM app.jobs") == 4
