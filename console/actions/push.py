@@ -249,7 +249,8 @@ def push_all(
     except ConsoleError as error:
         outcome, next_step = _stored(stored), error.next_step
         if isinstance(error, InDoubtError):
-            outcome += f" Those of lines {stored + 1:,} to {stored + len(rest):,} are in doubt:"
+            doubtful = f"Those of lines {stored + 1:,} to {stored + len(rest):,} are in doubt:"
+            outcome = f"{outcome} {doubtful}" if stored else doubtful
             next_step = "they may have been stored. Check before you push them again."
         partly = PartlyPushedError(error.what, why=error.why, next_step=f"{outcome} {next_step}")
         partly.exit_status = error.exit_status
@@ -261,6 +262,8 @@ def push_all(
 
 
 def _stored(stored: int) -> str:
+    if not stored:
+        return "No message was stored."
     return f"{numbered(stored, 'message')} stored, those before line {stored + 1:,}."
 
 

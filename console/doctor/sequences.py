@@ -50,7 +50,8 @@ BEHIND = Code(
 _LARGER = (
     "change the column's type to bigint (ALTER TABLE ... ALTER COLUMN ... TYPE bigint rewrites the "
     "table under a lock), and that of every column that refers to it; a sequence of a smaller type "
-    "too (ALTER SEQUENCE ... AS bigint)"
+    "too (ALTER SEQUENCE ... AS bigint). Nobody uses up a bigint: its sequence was set far "
+    "ahead, so set it back (ALTER SEQUENCE ... RESTART) to behind the ids that are in order"
 )
 NEARLY_USED = Code(
     "ids_nearly_used_up",

@@ -162,6 +162,7 @@ def test_a_bad_line_reports_how_many_messages_were_stored(
     assert (answer.status, set(answer.json)) == (2, {"error"})
     assert "1,000 messages stored, those before line 1,001." in answer.err
     assert ready(console, name) == 1000
+    console("push", name, "-", "--lines", stdin=BAD_LINES[bad]).failed(2, "No message was stored.")
 
 
 _ENDS_ITS_SESSION = """

@@ -187,7 +187,7 @@ def test_babelfish_is_recognized_even_if_it_refuses_the_probe(
         name: sql.Statement("mssql", "server", name, "one row", "SELECT 1 AS x")
         for name in ("capabilities", "babelfish")
     }
-    monkeypatch.setattr(templates, "statements", lambda *_: statements)
+    monkeypatch.setattr(templates, "_find", lambda _engine, _file, name: statements.get(name))
     answers: dict[str, Any] = {
         "/* dbq server.capabilities */ SELECT 1 AS x": ProgrammingError(
             "42000", "[42000] [FreeTDS][SQL Server]'PARSENAME' is not known. (195) (SQLExecDirectW)"
