@@ -303,6 +303,8 @@ current_setting('is_superuser') = 'on' AND (
             cast_types.called
         FROM cast_types
         INNER JOIN pg_attribute AS field ON cast_types.oid = field.atttypid AND field.attnum > 0
+        -- Hardly ever; else the columns of all tables are read and sorted before it is known.
+        WHERE EXISTS (SELECT FROM cast_types)
         UNION
         SELECT
             seen.oid,

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
+from console import sql
 from console.actions.availability import unavailable
 from console.catalog import Kind, Queue, find
 from console.engines import open_database
@@ -22,6 +23,7 @@ from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console, call
 from tests.contract import python_libraries
 from tests.contract.libraries import adopt, counts, error_group, figures, findings, listed
+from tests.contract.plans import Statement
 from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
 from tests.contract.stand_in import RIVER, StandIn
 
@@ -55,6 +57,29 @@ def estimated(console: Console, name: str) -> dict[str, int]:
         deep = replace(sample.row, **many)
         (found,) = estimates(connection, [(queue, deep)], Memory()).values()
     return {state: round(rows) for state, rows in found.items() if rows is not None}
+
+
+def test_a_library_s_table_is_found_without_reading_the_columns_of_all_tables(
+    console: Console,
+) -> None:
+    StandIn(console.url, "theirs").create(RIVER)
+    (river,) = (of for of in LIBRARIES.values() if of.name == "river")
+    columns: Any = river.found_by["columns"]
+    values = {**river.found_by, "schema": "theirs", "columns": list(columns)}
+    with (
+        closing(open_database(console.url)) as database,
+        database.transaction("find", read_only=True) as connection,
+    ):
+        query = sql.query("river.find", connection.dialect, sql.Scope({"design": "river"})).text
+        explain = text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}")
+        (plan,) = connection.execute(explain, values).scalar_one()
+    of_columns = [
+        node
+        for node in Statement(query, plan["Plan"]).nodes()
+        if node.get("Relation Name") == "pg_attribute" and node["Actual Loops"]
+    ]
+    assert of_columns
+    assert {node["Node Type"] for node in of_columns} == {"Index Scan"}
 
 
 def test_both_libraries_are_discovered_and_figures_equal_their_own(
