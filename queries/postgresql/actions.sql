@@ -243,9 +243,16 @@ SELECT
 
 -- name: cascades
 -- a row for each foreign key by which the server deletes further rows with a message: whether these are messages too
-WITH RECURSIVE followed AS (
+WITH RECURSIVE parts AS (
+    SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid
+    UNION
+    SELECT i.inhrelid
+    FROM parts AS p INNER JOIN pg_inherits AS i ON p.oid = i.inhparent
+),
+
+followed AS (
     SELECT k.oid, k.conrelid
-    FROM pg_constraint AS k WHERE k.confrelid = CAST('"{schema}"."{table}"' AS regclass) AND k.confdeltype = 'c'
+    FROM parts AS p INNER JOIN pg_constraint AS k ON p.oid = k.confrelid AND k.confdeltype = 'c'
     UNION
     SELECT k.oid, k.conrelid
     FROM followed AS f INNER JOIN pg_constraint AS k ON f.conrelid = k.confrelid AND k.confdeltype = 'c'
@@ -254,9 +261,12 @@ WITH RECURSIVE followed AS (
 SELECT
     CAST(k.conname AS text) AS name,
     CAST(CAST(k.conrelid AS regclass) AS text) AS of_table,
-    k.conrelid = CAST('"{schema}"."{table}"' AS regclass) AS deletes_messages
+    -- A key of a partitioned table deletes rows of each of its partitions.
+    k.conrelid IN (SELECT p.oid FROM parts AS p)
+    OR k.conrelid IN (SELECT w.relid FROM pg_partition_ancestors(CAST('"{schema}"."{table}"' AS regclass)) AS w) AS deletes_messages
 FROM followed AS f
-INNER JOIN pg_constraint AS k ON f.oid = k.oid AND k.conparentid = 0 -- not the copies that partitions have
+INNER JOIN pg_constraint AS k ON f.oid = k.oid
+WHERE NOT EXISTS (SELECT FROM followed AS whole WHERE k.conparentid = whole.oid) -- not the copies that partitions have
 ORDER BY of_table, name;
 
 -- name: make_ready

@@ -253,3 +253,31 @@ def test_what_a_foreign_key_deletes_with_a_message_is_said_or_refused(
     with pytest.raises(RefusedError, match="messages that refer to it"):
         run(client, action)
     assert value(theirs.url, "SELECT count(*) FROM app.jobs") == 4
+
+
+@pytest.mark.parametrize("table", ["jobs", "few"])
+@pytest.mark.parametrize("has_key", ["jobs", "few"])
+def test_messages_of_partitions_that_a_foreign_key_deletes_are_refused(
+    new_database: Database, table: str, has_key: str
+) -> None:
+    """Whichever is adopted and has the key, the partitioned table or its partition."""
+    url = new_database.url.render_as_string(hide_password=False)
+    execute(
+        url,
+        "CREATE TABLE jobs (id bigint PRIMARY KEY, body text, at timestamptz, taken timestamptz,"
+        " who text, why text, parent bigint) PARTITION BY RANGE (id);"
+        "CREATE TABLE few PARTITION OF jobs FOR VALUES FROM (0) TO (9);"
+        "CREATE TABLE note (job bigint REFERENCES few ON DELETE CASCADE);"
+        "INSERT INTO jobs VALUES (1, 'a', now(), NULL, NULL, NULL, NULL),"
+        " (2, 'b', now(), now(), 'w', NULL, 1)",
+    )
+    client = Client(new_database, adopt(new_database, "public", table, DESIGNS["claim"], ROLES))
+    action = ACTIONS["purge"](client)
+    assert plan_lines(client, action).count("the rows of public.note that refer to it") == 1
+    assert not planned(client, action).obstacles
+    parent = "FOREIGN KEY (parent) REFERENCES jobs ON DELETE CASCADE"
+    execute(url, f"ALTER TABLE {has_key} ADD {parent}")
+    (obstacle,) = planned(client, action).obstacles
+    assert f"{has_key}_parent_fkey" in obstacle
+    with pytest.raises(RefusedError, match="messages that refer to it"):
+        run(client, action)
