@@ -143,10 +143,11 @@ def read_chunk(
     if not scan.chunks:
         request = replace(request, after=after, read_limit=min(request.read_limit, ROWS_AT_ONCE))
         rows: list[ChunkRow] = []
-        if by_key := after is not None and after.same_time:
+        if after is not None and after.same_time:
             by_id = replace(request, same_time=True)
             rows = fetch(connection, source, by_id, row_type, last)
-        if not (by_key and rows and (_more(rows, request) or _at(rows, request.until))):
+        # They are the next ones of all, as far as they go: enough, or up to the last wanted.
+        if not (_more(rows, request) or (rows and key_of(scan, last_row(rows)) == request.until)):
             rows = fetch(connection, source, request, row_type, last)
         if not _more(rows, request):
             return rows, None
@@ -177,10 +178,6 @@ def last_row(rows: Sequence[ChunkRow]) -> ChunkRow:
 def _more(rows: Sequence[ChunkRow], request: ScanRequest) -> bool:
     """Whether its bounds have ended it."""
     return bool(rows) and (last_row(rows).position >= request.read_limit or _full(rows, request))
-
-
-def _at(rows: Sequence[ChunkRow], until: ScanKey | None) -> bool:
-    return until is not None and last_row(rows).key_id == until.id
 
 
 def _full(rows: Sequence[_ChunkRow], request: ScanRequest) -> bool:

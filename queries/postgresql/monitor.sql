@@ -268,6 +268,7 @@ FROM "{schema}"."{table}" AS m
 -- By the key, whatever their states: an index of times has those of one time in no order, and each chunk would read them
 -- all. Where few of the next rows have that time, the caller reads that index.
 WHERE {key} > :after_id
+AND {key} <= :until_id -- when until=yes
 ORDER BY {key} LIMIT 10 * :read_limit
 -- else
 WHERE {is_ready} -- when scan=ready

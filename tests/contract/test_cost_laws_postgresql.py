@@ -96,6 +96,11 @@ LAWS = {
     "release of one time": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 17, 5.1, A_BATCH, 32)),
     "requeue of one time": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 14, 4.1, A_BATCH, 32)),
     "archive of one time": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 13, 4.1, A_BATCH, 32)),
+    # Each batch asks first which of the claimants are in it.
+    "plan of many claimants": law(
+        30, 500, 1_200, 320, 70_000, each=(A_CHUNK, 0.09, 4.1, A_CHUNK, 0.3)
+    ),
+    "release of many claimants": law(30, 500, 600, 350, 90_000, each=(0.014, 16, 7.4, 0.31, 80)),
     "reschedule": law(25, 500, 600, 20, 35_000, each=(A_BATCH, 10, 1.3, A_BATCH, 32)),
     "restore": law(40, 1_500, 600, 25, 50_000, each=(0.018, 9.5, 10.5, A_BATCH, 36)),
     "restore of claim": law(40, 1_500, 600, 25, 50_000, each=(0.018, 20, 12.5, A_BATCH, 36)),
@@ -226,24 +231,26 @@ def broken_laws(meter: Meter, design: str, depth: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("design", "state", "verb"),
+    ("design", "state", "verb", "claimants"),
     [
-        ("split", "claimed", "release"),
-        ("ring", "claimed", "release"),
-        ("claim", "errors", "requeue"),
-        ("status", "done", "archive"),
+        ("split", "claimed", "release", 1),
+        ("ring", "claimed", "release", 300),
+        ("claim", "errors", "requeue", 1),
+        ("status", "done", "archive", 1),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                ("claim", "claimed", "release"),
-                ("status", "claimed", "release"),
-                ("status", "errors", "requeue"),
+                ("ring", "claimed", "release", 1),
+                ("claim", "claimed", "release", 1),
+                ("claim", "claimed", "release", 300),
+                ("status", "claimed", "release", 1),
+                ("status", "errors", "requeue", 1),
             )
         ),
     ],
 )
 def test_messages_of_one_time_cost_as_those_of_many(
-    url: str, monkeypatch: pytest.MonkeyPatch, design: str, state: str, verb: str
+    url: str, monkeypatch: pytest.MonkeyPatch, design: str, state: str, verb: str, claimants: int
 ) -> None:
     """As after an UPDATE of all, which gives them one time."""
     for module in (messages, message_count, rows):
@@ -256,13 +263,16 @@ def test_messages_of_one_time_cost_as_those_of_many(
             fill(own, client.queue, {state: depth}, PAYLOAD)
             time_role = "claimed_at" if state == "claimed" else "done_at"
             popped = client.queue.scope_of("times", through.product)
-            update = SQL("UPDATE {} SET {} = now() - interval '1 hour'")
+            update = SQL(
+                "UPDATE {} SET {} = now() - interval '1 hour',"
+                " claimed_by = 'w' || abs(hashtext(id::text)) % {}"
+            )
             table = Identifier(client.queue.schema, popped.values["table"])
-            own.execute(update.format(table, Identifier(popped.roles[time_role])))
+            own.execute(update.format(table, Identifier(popped.roles[time_role]), claimants))
             own.execute(REPORT)
             meter = Meter(own, through, proxy)
             act(client, meter, verb, depth)
-        broken += broken_laws(meter, "one time", depth)
+        broken += broken_laws(meter, "one time" if claimants == 1 else "many claimants", depth)
     assert not broken, "\n".join(broken)
 
 

@@ -309,7 +309,10 @@ SELECT
     CAST(NULL AS bigint) AS number,
     m.payload AS payload
 FROM "{schema}"."{queue}_in_hand" AS m
-WHERE m.id > :after_id -- when start=same_time
+-- when start=same_time
+WHERE m.id > :after_id
+AND m.id <= :until_id -- when until=yes
+-- end
 -- when not start=same_time
 WHERE true -- when scan=any
 WHERE {is_ready_again} -- when scan=in_hand
