@@ -72,6 +72,16 @@ async def test_each_design_shows_its_text_and_options_and_invalid_values_are_rep
         assert "exclude each other" in console.picture
 
 
+@pytest.mark.parametrize(("width", "how"), [(50, "-narrow"), (100, "-normal"), (160, "-broad")])
+async def test_a_form_is_laid_out_for_its_width_when_it_opens(width: int, how: str) -> None:
+    async with alone(connections=[conn()], size=(width, 40)) as console:
+        screen = await form(console)
+        await console.pilot.pause()
+        assert screen.classes & {"-narrow", "-normal", "-broad"} == {how}
+        await console.resize(60, 40)
+        assert screen.classes & {"-narrow", "-normal", "-broad"} == {"-narrow"}
+
+
 async def test_the_install_form_takes_a_command_lines_values_and_returns_them() -> None:
     async with alone(connections=[conn()], size=(160, 48)) as console:
         screen = await console.opens(

@@ -149,8 +149,9 @@ class LiveScreen(Closable, Screen[None]):
             self.draw()
 
     def on_resize(self, event: Resize) -> None:
-        """Textual would lay out and paint once more for the size of what it has just painted."""
-        if event.size == self.outer_size:
+        """Textual would lay out and paint once more for the size of what it has just painted; but
+        only then does it set the classes of a width."""
+        if event.size == self.outer_size and not self.HORIZONTAL_BREAKPOINTS:
             event.prevent_default()
         if self.is_mounted:
             self.draw()
