@@ -146,7 +146,7 @@ def read_chunk(
         if after is not None and after.same_time:
             by_id = replace(request, same_time=True)
             rows = fetch(connection, source, by_id, row_type, last)
-        # They are the next ones of all, as far as they go: enough, or up to the last wanted.
+        # These come first of all that follow: enough of them, or up to the last, are the chunk.
         if not (_more(rows, request) or (rows and key_of(scan, last_row(rows)) == request.until)):
             rows = fetch(connection, source, request, row_type, last)
         if not _more(rows, request):
