@@ -304,7 +304,7 @@ current_setting('is_superuser') = 'on' AND (
         FROM cast_types
         INNER JOIN pg_attribute AS field ON cast_types.oid = field.atttypid AND field.attnum > 0
         -- Hardly ever; else the columns of all tables are read and sorted before it is known.
-        WHERE EXISTS (SELECT FROM cast_types)
+        WHERE EXISTS (SELECT FROM cast_types AS any_cast)
         UNION
         SELECT
             seen.oid,
