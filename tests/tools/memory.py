@@ -65,10 +65,11 @@ class Peak:
     status: int
 
 
-def peaks(rows: int) -> Iterator[Peak]:
-    """Of each call, on `rows` short messages, then on a few large ones."""
+def peaks(rows: int, designs: Sequence[str] = ()) -> Iterator[Peak]:
+    """Of each call, on `rows` short messages, then on a few large ones; if none is given, of each
+    design."""
     with EmbeddedServer.start(settings=SETTINGS) as server:
-        for of in QUEUES:
+        for of in [one for one in QUEUES if not designs or one.design in designs]:
             for count, payload in ((rows, PAYLOAD), (_FEW, "x" * _LARGE)):
                 yield from _peaks(server.url, of, count, payload)
 

@@ -392,7 +392,8 @@ def on_doctor(arguments: argparse.Namespace) -> Iterator[Measured]:
 
 def on_memory(arguments: argparse.Namespace) -> Iterator[Measured]:
     """The most memory of each verb, on many messages and on large ones."""
-    for peak in memory.peaks(arguments.rows):
+    for peak in memory.peaks(arguments.rows, arguments.design):
+        print(f"  {peak}", file=sys.stderr, flush=True)
         others = f"{number(peak.seconds)} s; exit status {peak.status}"
         what = f"memory of {peak.call}, {peak.messages}"
         yield Measured(what, peak.megabytes, "MB", 200.0, others=others)
@@ -480,7 +481,9 @@ def main() -> None:
     parser.add_argument("--fleet", type=int, nargs=2, default=(60, 20), metavar=("HOSTS", "QUEUES"))
     parser.add_argument("--runs", type=int, default=1, help="of each row: medians and range")
     parser.add_argument("--rows", type=int, default=10_000_000, help="at most so many messages")
-    parser.add_argument("--design", action="append", default=[], help="for sample, hour; else all")
+    parser.add_argument(
+        "--design", action="append", default=[], help="for sample, hour, memory; else all"
+    )
     parser.add_argument("--together", action="store_true", help="for hour: all designs at once")
     parser.add_argument("--pg-activity", metavar="PROGRAM")
     parser.add_argument("--write", action="store_true", help=f"into {README.name} of the bench")
