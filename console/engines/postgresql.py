@@ -266,6 +266,8 @@ class PostgreSQL:
             step = "Text cannot hold the character NUL; use a queue with payload=bytes."
             return UsageError(what, why=why, next_step=step)
         kind, next_step = _taken_key(original.diag) if state == "23505" else _meaning(state)
+        if original.diag.source_function == "check_enable_rls":
+            why, next_step = "row security hides rows from this login", _SEES_ALL
         if detail := original.diag.message_detail:
             why = f"{why} ({detail})" if state not in _DETAIL_HAS_DATA else why
         console_error = kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
@@ -348,6 +350,11 @@ _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
 a server's, in whatever language, by the SQLSTATE that `bounded_connection` adds."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_SEES_ALL = (
+    "Use a login that sees all rows (the table's owner, or one with BYPASSRLS). To work on only "
+    "those that this one sees, add options=-c row_security=on to the URL."
+)
 
 _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
 """States whose detail repeats a row's values: payloads do not belong in messages."""

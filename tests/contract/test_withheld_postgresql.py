@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url
 
 from console.actions import relay
 from console.catalog import Kind, Queue
@@ -12,6 +13,7 @@ from console.designs import DESIGNS
 from console.engines import Database, Timeouts, open_database
 from console.monitor.memory import Memory
 from console.monitor.snapshot import QueueSnapshot
+from tests.cli.calls import Console
 from tests.contract.client import Client, sampled
 from tests.contract.conftest import Use
 from tests.contract.traffic import at_work
@@ -182,3 +184,25 @@ def test_many_slow_queues_do_not_hide_the_others(
 
     wait_until(healthy_queue_is_sampled, "the one that is well is seen")
     assert healthy_queue_is_sampled()
+
+
+def test_rows_that_row_security_hides_are_not_counted_as_none(use_postgresql: Use) -> None:
+    """A policy would hide them without a word: refused, unless the URL permits what it shows."""
+    client = use_postgresql(default("claim"))
+    client.push_many(["a", "b"])
+    name, table = client.queue.name, Identifier(client.queue.schema, client.queue.table)
+    execute(client.url, SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(table))
+    execute(client.url, SQL("CREATE POLICY a ON {} USING (payload = 'a')").format(table))
+    granted = f'GRANT ALL ON "{client.queue.table}" TO {{}}'
+    with login(client.url, *READ_CATALOG, granted) as url:
+        theirs = Console(url)
+        (found,) = theirs.done("status", name, "--json").json["queues"]
+        checked = theirs("check", name)
+        for words in (["messages", name], ["errors", name], ["release", name], ["purge", name]):
+            theirs(*words).failed(4, "row security hides rows", "row_security=on")
+        shown = make_url(url).set(query={"options": "-c row_security=on"})
+        permitted = Console(shown.render_as_string(hide_password=False))
+        assert len(permitted.done("messages", name, "--json").json["messages"]) == 1
+    assert (found["ready"], found["claimed"], found["errors"]) == (None, None, None)
+    assert "row security hides rows" in found["problem"]
+    assert (checked.status, checked.text[:11]) == (1, "DBQ UNKNOWN")
