@@ -139,12 +139,24 @@ SELECT
 -- define: counters_of_table
 -- A partitioned table has no counters itself; its partitions have.
 SELECT
-    CAST(sum(pg_stat_get_live_tuples(coalesce(p.relid, r.oid))) AS bigint) AS rows_estimated,
-    CAST(sum(pg_stat_get_tuples_inserted(coalesce(p.relid, r.oid))) AS bigint) AS inserted,
-    CAST(sum(pg_stat_get_tuples_updated(coalesce(p.relid, r.oid))) AS bigint) AS updated,
-    CAST(sum(pg_stat_get_tuples_deleted(coalesce(p.relid, r.oid))) AS bigint) AS deleted
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
-LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
+    CAST(sum(pg_stat_get_live_tuples(p.oid)) AS bigint) AS rows_estimated,
+    CAST(sum(pg_stat_get_tuples_inserted(p.oid)) AS bigint) AS inserted,
+    CAST(sum(pg_stat_get_tuples_updated(p.oid)) AS bigint) AS updated,
+    CAST(sum(pg_stat_get_tuples_deleted(p.oid)) AS bigint) AS deleted
+FROM ({parts}) AS p
+
+-- define: parts
+-- the tables with its rows: its partitions, or itself and those that inherit from it
+SELECT CAST('"{schema}"."{table}"' AS regclass) AS oid -- when installed=yes
+-- when installed=no
+WITH RECURSIVE heirs (oid) AS (
+    SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid)
+    UNION
+    SELECT i.inhrelid FROM heirs AS h INNER JOIN pg_inherits AS i ON h.oid = i.inhparent AND NOT i.inhdetachpending
+)
+
+SELECT h.oid FROM heirs AS h INNER JOIN pg_class AS c ON h.oid = c.oid AND c.relkind <> 'p'
+-- end
 
 -- define: counted
 -- a bounded count; null where this login does not see the rows
@@ -542,10 +554,9 @@ FROM (
         CAST(sum(s.pages) OVER () AS bigint) AS total
     FROM (
         SELECT
-            coalesce(p.relid, r.oid) AS oid,
-            pg_relation_size(coalesce(p.relid, r.oid)) / CAST(current_setting('block_size') AS bigint) AS pages
-        FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
-        LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
+            p.oid,
+            pg_relation_size(p.oid) / CAST(current_setting('block_size') AS bigint) AS pages
+        FROM ({parts}) AS p
     ) AS s
 ) AS t
 CROSS JOIN LATERAL (

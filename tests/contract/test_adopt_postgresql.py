@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Identifier
 
 from console import catalog
 from console.actions import pop, push, relay
@@ -17,6 +17,7 @@ from console.errors import RefusedError, UsageError
 from console.features.presets.adopt import adopt
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from tests.cli.calls import Console
 from tests.contract.installs import installed
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import default
@@ -320,3 +321,17 @@ def test_a_missing_table_hides_no_other_queue(new_database: Database) -> None:
     missing = snapshot(theirs, "test")
     assert missing.ready is None
     assert "ready" in missing.unknown
+
+
+def test_rows_of_tables_that_inherit_from_it_are_estimated_too(new_database: Database) -> None:
+    console = Console(new_database.url.render_as_string(hide_password=False))
+    execute(console.url, "CREATE TABLE parent (id bigint, body text)")
+    execute(console.url, "CREATE TABLE child () INHERITS (parent)")
+    execute(console.url, "CREATE TABLE grandchild () INHERITS (child)")
+    for table, rows in (("child", 40_000), ("grandchild", 20_000)):
+        filled = SQL("INSERT INTO {} SELECT i, 'x' FROM generate_series(1, {}) AS s (i)")
+        execute(console.url, filled.format(Identifier(table), rows))
+    console.done("adopt", "parent", "--design", "heap", "--map", "payload=body")
+    execute(console.url, "ANALYZE parent, child, grandchild")
+    (found,) = console.done("status", "parent", "--json").json["queues"]
+    assert found["ready"] == pytest.approx(60_000, rel=0.15)
