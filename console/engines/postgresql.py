@@ -361,15 +361,25 @@ _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
 
 _UNFIT = "It does not fit its type: a payload that of the queue, an id that of its column."
 
+
+def _longer(setting: str) -> str:
+    """What to do after a time-out that the login, the database or the server sets."""
+    return (
+        f"Nothing was committed. Try again; if it recurs, its {setting} is too short: for this "
+        f"connection, add options=-c {setting}=0 to the URL."
+    )
+
+
 _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "28": (ConnectionFailedError, _LOGIN),
     "3D": (ConnectionFailedError, _DATABASE),
     "53300": (ConnectionFailedError, _FULL),
     "57P": (ConnectionFailedError, _LATER),
     "57P04": (ConnectionFailedError, "The database was dropped: check its name in the URL."),
-    # The server ended the session: a transaction was idle, or lasted, for too long.
-    "25P03": (ConnectionFailedError, "The transaction was rolled back. Try again."),
-    "25P04": (ConnectionFailedError, "The transaction was rolled back. Try again."),
+    # The server ended the session: it, or its transaction, was idle or lasted for too long.
+    "57P05": (ConnectionFailedError, _longer("idle_session_timeout")),
+    "25P03": (ConnectionFailedError, _longer("idle_in_transaction_session_timeout")),
+    "25P04": (ConnectionFailedError, _longer("transaction_timeout")),
     "53": (ConsoleError, "Free the resource that the server is short of, then try again."),
     "54": (UsageError, "A limit of the server: it is too long, or nested too deeply."),
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
@@ -383,6 +393,10 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "40": (TransientError, "Nothing was changed. Try again."),
     "42P01": (ConsoleError, "The queue was dropped or changed; check with: dbq-console status"),
     "42883": (ConsoleError, "The queue was dropped or changed; check with: dbq-console status"),
+    "42703": (
+        ConsoleError,
+        "The queue was changed, or replaced by another design; check with: dbq-console doctor",
+    ),
     "42P07": (UsageError, "Choose another name for the queue."),
     "42723": (UsageError, "Choose another name for the queue."),
     "42710": (UsageError, "Choose another name for the queue."),

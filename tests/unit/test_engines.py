@@ -110,6 +110,9 @@ STATES: dict[str, type[ConsoleError]] = {
     "57P01": ConnectionFailedError,  # the server is stopped
     "57P02": ConnectionFailedError,  # it crashed
     "57P03": ConnectionFailedError,  # it is starting
+    "57P05": ConnectionFailedError,  # the session was idle
+    "25P03": ConnectionFailedError,  # its transaction was idle
+    "25P04": ConnectionFailedError,  # its transaction lasted for too long
     "42501": RefusedError,  # no grant
     "25006": ReadOnlyError,  # a read-only transaction
     "55P03": BusyError,  # a lock time-out
@@ -118,6 +121,7 @@ STATES: dict[str, type[ConsoleError]] = {
     "40P01": TransientError,  # a deadlock
     "42P01": ConsoleError,  # no such table
     "42883": ConsoleError,  # no such function
+    "42703": ConsoleError,  # no such column
     "42P07": UsageError,  # a table of that name
     "42723": UsageError,  # a function of that name
     "3F000": UsageError,  # no such schema
@@ -156,6 +160,19 @@ def test_every_sqlstate_is_translated_to_the_right_error(database: Database, sta
     if type(error) is ConsoleError and state in {"XX000", "P0001"}:
         assert error.next_step == "the hint"
     assert isinstance(error.__cause__, DBAPIError)
+
+
+@pytest.mark.parametrize(
+    ("state", "next_step"),
+    [
+        ("57P05", "options=-c idle_session_timeout=0"),
+        ("25P03", "options=-c idle_in_transaction_session_timeout=0"),
+        ("25P04", "options=-c transaction_timeout=0"),
+        ("42703", "replaced by another design"),
+    ],
+)
+def test_the_next_step_names_what_ended_it(database: Database, state: str, next_step: str) -> None:
+    assert next_step in raised(database, state).next_step
 
 
 def test_errors_raised_by_our_own_functions_keep_their_texts(database: Database) -> None:
