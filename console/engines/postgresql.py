@@ -352,8 +352,9 @@ a server's, in whatever language, by the SQLSTATE that `bounded_connection` adds
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _SEES_ALL = (
-    "Use a login that sees all rows (the table's owner, or one with BYPASSRLS). To work on only "
-    "those that this one sees, add options=-c row_security=on to the URL."
+    "Use a login that sees all rows (BYPASSRLS, or the owner of a table that does not force row "
+    "security). To work on only those that this one sees, add options=-c row_security=on to the "
+    "URL."
 )
 
 _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
