@@ -26,7 +26,7 @@ from console.actions.rows import (
     SelectionCriteria,
 )
 from console.actions.selected import SelectedMessages
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, decisions
 from console.catalog.audit import ActionRecord, Ledger, Outcome, Subject
 from console.engines import Database, Session, retry_transient, time_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, InDoubtError, UsageError
@@ -313,6 +313,8 @@ class _Run:
         escalates = database.product.escalates_locks
         self._most_quick = MOST_BATCH if escalates else MOST_QUICK_BATCH
         self._kept = selected.filters.keep_newest
+        self._decides = False
+        """Whether the catalog is known to have decisions."""
         self._stopped = ""
         """Why the action or its canary ended the run."""
         self._fewer = 0
@@ -494,7 +496,7 @@ class _Run:
             left -= ledger.selected
             self._ledger += ledger
             self._batches += bool(ledger.selected)
-            self._stopped = self._action.stop_reason(ledger)
+            self._stopped = self._stopped or self._action.stop_reason(ledger)
             self._report("1 batch" if self._batches == 1 else f"{self._batches:,} batches")
             if ledger.out:
                 self._moving_batches += 1
@@ -606,6 +608,11 @@ class _Run:
         def batch() -> Ledger:
             self._uncommitted = Ledger()
             with session.transaction(self._doing) as connection:
+                # Others may decide while this runs: from then on it holds for this too.
+                self._decides = self._decides or decisions.has_decisions(connection)
+                if self._decides and (decision := self._action.forbidden(connection)):
+                    self._stopped = f"{decision.queue} is {decision.words}; the rest is unchanged"
+                    return Ledger()
                 if self._queue.kind is Kind.INSTALLED and sql.has(connection, "actions.seek_rows"):
                     sql.run(connection, "actions.seek_rows")
                 ledger = self._action.apply(connection, chosen, record.action_id).require_balance()

@@ -29,8 +29,9 @@ from console.actions.rows import (
     scope,
 )
 from console.actions.selected import SelectedError, SelectedMessages, Total
-from console.catalog import Kind, Queue, relations
+from console.catalog import Kind, Queue, decisions, relations
 from console.catalog.audit import Ledger
+from console.catalog.decisions import Decision
 from console.designs import Flow
 from console.engines import Database, Session
 from console.errors import ConsoleError, RefusedError, UsageError
@@ -127,6 +128,11 @@ class MessageAction:
     def apply(self, connection: Connection, chosen: Batch, action_id: int) -> Ledger:
         """One batch, in the caller's transaction."""
         raise NotImplementedError
+
+    def forbidden(self, connection: Connection) -> Decision | None:
+        """The operator's decision, made since the plan, by which no further batch may run."""
+        queue = self.source.queue
+        return decisions.against(connection, self.verb, queue.schema, queue.name)
 
     def stop_reason(self, ledger: Ledger) -> str:
         """Why no further batch can run after this one; empty: it goes on."""

@@ -20,8 +20,9 @@ from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import LockedRows, Moved, Storage, by_storage, run_others_code, scope
 from console.actions.selected import SelectedMessages
-from console.catalog import Kind
+from console.catalog import Kind, decisions
 from console.catalog.audit import Ledger
+from console.catalog.decisions import Decision
 from console.designs import Flow
 from console.engines import Session, product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError
@@ -398,6 +399,10 @@ class RequeueTo(RowAction):
         needs, obstacles = now.needs(selected.count)
         others, kept = deleted_along(session, self.source)
         return lines + needs + others, kept + [f"{target.name} {one}" for one in obstacles]
+
+    def forbidden(self, connection: Connection) -> Decision | None:
+        to = self._to.queue
+        return decisions.find_in(decisions.read(connection), "pause", to.schema, to.name)
 
     def stop_reason(self, ledger: Ledger) -> str:
         if FULL not in ledger.failed:

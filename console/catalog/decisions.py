@@ -204,8 +204,12 @@ def pauses(connection: Connection) -> set[tuple[str, str]] | None:
 
 def find(connection: Connection, kind: str, schema: str, queue: str) -> Decision | None:
     """The decision of that kind about the queue itself."""
+    return find_in(active(connection), kind, schema, queue)
+
+
+def find_in(found: list[Decision], kind: str, schema: str, queue: str) -> Decision | None:
     key = (kind, schema, queue)
-    return next((o for o in active(connection) if (o.kind, o.schema, o.queue) == key), None)
+    return next((one for one in found if (one.kind, one.schema, one.queue) == key), None)
 
 
 PROTECTED_FROM = frozenset({"purge", "archive", "uninstall"})
@@ -232,6 +236,15 @@ def require_unprotected(connection: Connection, schema: str, queue: str, doing: 
             why=decision.words,
             next_step=revoke_hint("unprotect", queue),
         )
+
+
+def against(connection: Connection, verb: str, schema: str, queue: str) -> Decision | None:
+    """An operator's decision about the queue that forbids the verb, in a catalog known to have the
+    table."""
+    if verb not in PROTECTED_FROM | REFUSED_WHILE_PAUSED:
+        return None
+    kind = "protection" if verb in PROTECTED_FROM else "pause"
+    return find_in(read(connection), kind, schema, queue)
 
 
 def revoke_hint(verb: str, queue: str) -> str:

@@ -13,6 +13,7 @@ from console import catalog
 from console.actions.install import uninstall
 from console.actions.relay import relay
 from console.catalog import audit
+from console.catalog.audit import Outcome
 from console.doctor.finding import Diagnosis
 from console.doctor.watcher import Doctor
 from console.engines import Database, open_database
@@ -25,6 +26,7 @@ from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
+from console.plan import Control, Progress, Result
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.decisions import note
@@ -141,6 +143,46 @@ def test_a_plan_made_before_the_protection_is_refused_when_executed(ring: Client
         uninstall(ring.database, ring.queue, keep_archive=True, with_messages=True)
     relay(ring.database, ring.queue, None)
     assert len(ring.drain()) == 3
+
+
+def test_a_running_verb_stops_before_its_next_batch_once_the_queue_is_protected(
+    ring: Client,
+) -> None:
+    """Or paused, where the verb adds messages to it."""
+    target = Target(ring.database, ring.queue, Rights.ADMIN)
+
+    errors = installed(ring.database, default("claim"), "c")
+    errors.push_many(errors.payloads(0, 1, 2))
+    for message in errors.pop_many(3):
+        assert errors.fail(message, "no")
+
+    def stopped_by(decision: str, verb: str, acting_on: Target = target, **texts: str) -> Result:
+        acting = get_verb(verb)
+        values = {"reason": None, "for": None, "push": True}
+        decisions = iter([get_verb(decision).plan(target, values)])
+
+        def decide(_: Progress) -> None:
+            for decided in decisions:
+                decided.run_to_end()
+
+        planned = acting.plan(acting_on, values_from_texts(acting, {"batch": "1", **texts}))
+        return planned.run(Control(), decide)
+
+    def undo(verb: str) -> None:
+        get_verb(verb).plan(target, {}).run_to_end()
+
+    def check(result: Result, words: str) -> None:
+        assert (result.outcome, result.done) == (Outcome.STOPPED, 1)
+        assert words in result.problem
+        assert not result.ledger.failed, "it was not full"
+
+    check(stopped_by("protect", "purge"), "r is protected by")
+    undo("unprotect")
+    get_verb("purge").plan(target, values_from_texts(get_verb("purge"), {})).run_to_end()
+    check(stopped_by("pause", "restore"), "r is paused, its pushes too, by")
+    undo("resume")
+    from_errors = Target(errors.database, errors.queue, Rights.ADMIN)
+    check(stopped_by("pause", "requeue", from_errors, to="r"), "r is paused, its pushes too, by")
 
 
 def test_a_login_that_may_not_read_decisions_can_read_the_catalog(ring: Client) -> None:
