@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from console import sql
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, decisions
 from console.designs import DESIGNS
 from console.engines import Database, Product, product_of, retry_transient
 from console.errors import ConsoleError, InDoubtError, UsageError
@@ -282,6 +282,17 @@ def require_interface(queue: Queue) -> None:
             f"The queue {queue.name!r} was uninstalled; only its archive is left.",
             next_step="Install a queue under another name.",
         )
+
+
+def why_not_stored(database: Database, queue: Queue) -> str:
+    """What the queue is where a push returned null: `full`, or paused and by whom."""
+    with database.transaction(
+        f"see whether {queue.name!r} is paused", read_only=True
+    ) as connection:
+        if not decisions.catalog_contents(connection).decisions_readable:
+            return "full, or its pushes are paused"
+        decision = decisions.find(connection, "pause", queue.schema, queue.name)
+    return decision.words if decision and decision.push else "full"
 
 
 def pauses() -> Iterator[float]:

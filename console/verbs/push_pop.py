@@ -37,8 +37,9 @@ def _plan_push(target: Target, values: Params) -> Plan:
 def _push(target: Target, payload: push.Payload, wait: float, more: push.PushExtras) -> Result:
     pushed = push.push_waiting(target.database, target.queue, payload, wait, more)
     if pushed is None:
-        full = f"{target.queue.label} is full: the message was not stored"
-        return Result(Outcome.FAILED, (full,), Ledger(1, failed={"the queue is full": 1}))
+        why = push.why_not_stored(target.database, target.queue)
+        line = f"{target.queue.label} is {why}: the message was not stored"
+        return Result(Outcome.FAILED, (line,), Ledger(1, failed={f"the queue is {why}": 1}))
     return Result(Outcome.DONE, (f"stored, its id is {pushed}",), Ledger(1, 1, 1))
 
 

@@ -91,6 +91,11 @@ def test_pushes_to_a_ring_can_be_paused(new_database: Database) -> None:
     pause_queue(client, push=True)
     assert client.push(client.payload(0)) is None
     assert client.push_many(client.payloads(0, 1)) == [None, None]
+    for more in (("one",), ("-", "--lines")):
+        said = call("push", "q", *more, "--url", client.url, stdin=b"a\nb\n")
+        assert said.status == 1
+        assert "is paused, its pushes too, by" in said.err
+        assert "full" not in said.err
     pause.resume(new_database, client.queue)
     assert functions_of(client) == before
     assert client.push(client.payload(0)) is not None

@@ -58,16 +58,17 @@ def _run(  # noqa: PLR0913  # a verb's options
             [f"{numbered(pushed.stored, 'message')} stored"],
         )
         if pushed.full:
-            narrate(
-                f"The queue {name!r} is full: lines from {pushed.stored + 1:,} on were not stored."
-            )
+            why = pushing.why_not_stored(database, queue)
+            rest = f"lines from {pushed.stored + 1:,} on were not stored"
+            narrate(f"The queue {name!r} is {why}: {rest}.")
             sys.exit(1)
         return
     raw = _message_of_stdin(allow_empty) if payload == "-" else _argument(payload)
     pushed_id = pushing.push_waiting(database, queue, _payload(raw, queue), wait, more)
     call.answer({"id": pushed_id}, [] if pushed_id is None else [pushed_id])
     if pushed_id is None:
-        narrate(f"The queue {name!r} is full: the message was not stored.")
+        why = pushing.why_not_stored(database, queue)
+        narrate(f"The queue {name!r} is {why}: the message was not stored.")
         sys.exit(1)
 
 
