@@ -15,13 +15,14 @@ WHERE n.nspname = CAST(:schema AS text) AND p.proname = ANY(CAST(:names AS text[
 ORDER BY p.proname, id;
 
 -- name: calling
--- one row: how many other sessions have an open transaction that has changed the queue's table
-SELECT count(DISTINCT l.pid) AS sessions
+-- one row: how many other sessions have an open transaction that has changed the queue's table; a prepared one, which has no
+-- process, counts as one
+SELECT count(DISTINCT l.virtualtransaction) AS sessions
 FROM pg_locks AS l
 WHERE
     l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
     AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-    AND l.relation = CAST('"{schema}"."{table}"' AS regclass) AND l.pid <> pg_backend_pid();
+    AND l.relation = CAST('"{schema}"."{table}"' AS regclass) AND l.pid IS DISTINCT FROM pg_backend_pid();
 
 -- define: head
 -- a function's definition up to its body

@@ -107,6 +107,24 @@ def test_pushes_to_a_ring_can_be_paused(new_database: Database) -> None:
         )
 
 
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_plan_counts_open_transactions_even_prepared_ones(
+    new_database: Database, prepared: bool
+) -> None:
+    """They keep what they have popped: an operator must not take the queue for quiet."""
+    client = install_queue(new_database, "fifo")
+    if prepared and value(client.url, "SHOW max_prepared_transactions") == "0":
+        pytest.skip("this server prepares no transactions")
+    client.push_many(client.payloads(0, 1))
+    with connect(client.url) as holder:
+        holder.execute("BEGIN; SELECT id FROM q_pop()")
+        if prepared:
+            holder.execute("PREPARE TRANSACTION 'held'")
+        assert pause.callers(new_database, client.queue) == 1
+        holder.execute("ROLLBACK PREPARED 'held'" if prepared else "ROLLBACK")
+    assert pause.callers(new_database, client.queue) == 0
+
+
 def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database: Database) -> None:
     """Resume restores the shipped code of functions that were modified locally before, replaced
     meanwhile, which it refuses to overwrite before an upgrade, or dropped."""
