@@ -120,8 +120,9 @@ def test_a_plan_counts_open_transactions_even_prepared_ones(
         holder.execute("BEGIN; SELECT id FROM q_pop()")
         if prepared:
             holder.execute("PREPARE TRANSACTION 'held'")
-        assert pause.callers(new_database, client.queue) == 1
+        counted = pause.callers(new_database, client.queue)
         holder.execute("ROLLBACK PREPARED 'held'" if prepared else "ROLLBACK")
+    assert counted == 1
     assert pause.callers(new_database, client.queue) == 0
 
 
