@@ -144,8 +144,7 @@ def pop(
 def nothing_to_pop(database: Database, queue: Queue) -> str:
     """Why a pop was empty, for the operator: no message, or a pause, by whom and since when."""
     with database.transaction(f"see why {queue.name!r} is empty", read_only=True) as connection:
-        known = decisions.has_decisions(connection)
-        pause = decisions.find(connection, "pause", queue.schema, queue.name) if known else None
+        pause = decisions.find(connection, "pause", queue.schema, queue.name)
     if pause is None:
         return "has nothing to pop now"
     return f"is {pause.words}. {decisions.revoke_hint('resume', queue.name)}"
