@@ -319,6 +319,8 @@ class _Run:
         """Why the action or its canary ended the run."""
         self._fewer = 0
         """Than planned, since others have left and the newest are kept."""
+        self._gone = 0
+        """Of those planned, that no batch met any more."""
         self._moving_batches = 0
         """Those that moved something."""
         self._verdict: CanaryVerdict | None = None
@@ -432,6 +434,8 @@ class _Run:
         if self._fewer:
             newest = f"the newest {self._selected.filters.keep_newest:,} are kept"
             lines.append(f"  {self._fewer:,} fewer: others have left since the plan, and {newest}")
+        if self._gone:
+            lines.append(f"  {self._gone:,} had left or changed before their batch")
         canary = {"verdict": verdict, **self._canary_results.as_json()}
         return Result(
             outcome,
@@ -477,6 +481,7 @@ class _Run:
             size = min(self._batching.sizes(self._moving_batches, self._usual_size), left)
             pending = pending or self._next(session, selection, size)
             if not pending:
+                self._gone = left
                 break
             if isinstance(pending, Sequence) and (
                 (may := self._may_take(session, selection, len(pending))) < len(pending)

@@ -191,7 +191,7 @@ def _relay_once(
 ) -> Relaid:
     """Relay, count again and record, in one transaction."""
     scope = queue.scope(database.product)
-    with audit.recorded(database, f"relay the ring {queue.name!r}", subject) as act:
+    with audit.recorded(database, f"{subject.verb} the ring {queue.name!r}", subject) as act:
         done = sql.row(
             act.connection, Relaid, f"{queue.design.name}.relay", scope, new_size=new_size
         )

@@ -152,6 +152,22 @@ def test_the_newest_are_kept_whatever_leaves_meanwhile(
     assert [message.payload for message in client.drain()] == client.payloads(*range(10, 20))
 
 
+@pytest.mark.parametrize("batch", [None, 3])
+def test_those_that_leave_before_their_batch_are_in_the_result(
+    use_postgresql: Use, batch: int | None
+) -> None:
+    client = use_postgresql(Variant(DESIGNS["fifo"], {}))
+    client.push_many(client.payloads(*range(20)))
+    plan = select(client.database, Purge(source_of(client)))
+    client.pop_many(8)
+    action = Purge(source_of(client))
+    result = execute.execute(client.database, action, plan, Batching(batch))
+    assert result.lines[1:] == (
+        "  12 of 20 done, 0 skipped, 0 failed",
+        "  8 had left or changed before their batch",
+    )
+
+
 def test_what_changes_meanwhile_is_taken_where_the_newest_are_kept(use_postgresql: Use) -> None:
     """A payload alone: the message has another place in the table, and is the same."""
     client = use_postgresql(Variant(DESIGNS["fifo"], {}))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from console.actions import pause
 from console.catalog import Queue
 from console.catalog.audit import EntryFilter as Entries
 from console.catalog.audit import entries
@@ -94,11 +95,20 @@ def test_a_batch_that_fails_is_rolled_back_completely(
 def test_a_full_ring_gets_the_rest_when_there_is_room(new_queue: NewQueue, lake: Lake) -> None:
     client = new_queue("ring", size="4")
     done = replayed(client, lake, rows(*range(7)))
-    assert (done.pushed, done.full) == (4, 2)
+    assert (done.pushed, done.full, done.problem) == (4, 2, "full")
     taken = payloads(client)
     again = replayed(client, lake, rows(*range(7)))
     assert (again.pushed, again.before, again.full) == (3, 4, 0)
     assert taken + payloads(client) == [f"m{n}" for n in range(7)]
+
+
+@pytest.mark.parametrize("design", ["fifo", "ring"])
+def test_a_paused_queue_is_not_called_full(new_queue: NewQueue, lake: Lake, design: str) -> None:
+    client = new_queue(design)
+    pause.pause(client.database, client.queue, reason="bad release", seconds=60.0, push=True)
+    done = replayed(client, lake, rows(1, 2))
+    assert (done.pushed, done.full) == (0, 2)
+    assert done.lines()[1].startswith("  the queue is paused, its pushes too, by ")
 
 
 def test_titles_due_times_and_bytes_are_replayed(new_queue: NewQueue, lake: Lake) -> None:

@@ -158,8 +158,8 @@ def measure_fleet(hosts: int, queues: int, seconds: float) -> Iterator[FleetFigu
         console = spawned([*COMMAND, "--fleet", NAME])
         console.expect(f"{NAME}: {hosts} connections, {hosts * queues:,} queues", timeout=300)
         cpu = cpu_seconds(console.pid)
-        yield FleetFigure("first figures of all", time.perf_counter() - began, "s", 5.0, cpu)
-        yield FleetFigure("CPU, sampled every 5 s", share(console, seconds) * 100, "%", 25.0)
+        yield FleetFigure("first figures of all", time.perf_counter() - began, "s", 4.0, cpu)
+        yield FleetFigure("CPU, sampled every 5 s", share(console, seconds) * 100, "%", 15.0)
         rows = [NAME, *map(fleet.title, range(hosts))][: LINES // 2]
         yield _key("key to paint p95", p95(press_keys(console, rows, seconds)))
         yield FleetFigure("memory", memory_mb(console.pid), "MB", 250.0)

@@ -1,5 +1,6 @@
 """Who works on what, over all queues of all connections."""
 
+from dataclasses import replace
 from typing import Any
 
 from console.features.busy.screens.busy import BusyScreen
@@ -40,6 +41,11 @@ def test_the_longest_held_come_first_and_what_is_not_known_has_its_reason() -> N
     listed: Any = VIEW.as_json(rows)["busy"]
     assert listed[0]["owner"] == "gone"
     assert len(VIEW.rows(rows)) == 5
+
+
+def test_a_prepared_transaction_is_named_as_one() -> None:
+    (row,) = rows_of([queue("mail", held_by=(replace(HOLDER, session="order-17"),))])
+    assert row.who == "prepared transaction 'order-17', mailer, app"
 
 
 def queue_of(screen: BusyScreen) -> str:

@@ -11,6 +11,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from console import sql
+from console.actions.push import why_not_stored
 from console.catalog import Kind, Queue, audit
 from console.catalog.audit import Ledger, Subject
 from console.engines import Database, Product, Session
@@ -88,16 +89,20 @@ class Replayed:
     before: int = 0
     """Skipped: replayed by an earlier run."""
     full: int = 0
-    """Not stored: the ring was full. The same command pushes them once there is room."""
+    """Not stored: the ring was full, or paused. The same command pushes them later."""
+    problem: str = ""
+    """Which of the two."""
 
-    def as_json(self) -> dict[str, int]:
+    def as_json(self) -> dict[str, object]:
         """The stable object of `--json`."""
         return dict(vars(self))
 
     def lines(self) -> list[str]:
         lines = [f"pushed {self.pushed:,}; {self.before:,} were replayed before"]
         if self.full:
-            lines.append("  the ring is full: run the same command again once there are free slots")
+            lines.append(
+                f"  the queue is {self.problem}: run the same command again once it is not"
+            )
         return lines
 
 
@@ -184,6 +189,7 @@ def replay(
                 run.push_batch(selected, result)
                 on_progress(result.pushed + result.before)
                 if result.full:
+                    result.problem = why_not_stored(database, messages.queue)
                     break
     return result
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from console.formats import UNKNOWN, duration, numbered, plain
+from console.monitor.activity import label_of
 from console.monitor.owners import Claim, Evidence, Holder
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
@@ -84,7 +85,7 @@ def _of_claim(of: tuple[str, str, str], claim: Claim) -> BusyRow:
 
 def _of_holder(of: tuple[str, str, str], holder: Holder) -> BusyRow:
     names = (holder.application_name, holder.user_name)
-    who = ", ".join([f"session {holder.session}", *filter(None, names)])
+    who = ", ".join([label_of(holder.session), *filter(None, names)])
     return BusyRow(*of, who=who, held_seconds=holder.held_seconds, does=holder.state or "")
 
 
