@@ -74,6 +74,12 @@ class ExportRequest:
         most = min(_PAGE, _ERRORS) if errors else _PAGE
         return max(1, min(most, round(self.rate / _PAGES_PER_SECOND)))
 
+    def beginning(self, messages: int) -> int | None:
+        """Bytes of each payload, so that all of so many messages may be in one page."""
+        if self.payload_bytes is None:
+            return None
+        return min(self.payload_bytes, _PAGE_BYTES // messages)
+
     def fitting(self, messages: Sequence[Message]) -> int:
         """How many of these, from the first on, may be in one page; one at the least."""
         most = self.payload_bytes or 0
@@ -168,22 +174,27 @@ def _pages(
     parts = source.normalize(request.filters).each
     cutoff = datetime.fromisoformat(progress.cutoff)
     with_payload = request.payload_bytes is not None
+    limit = request.page
     while progress.part < len(parts):
         begun = time.monotonic()
         query = MessageQuery(
             parts[progress.part],
-            request.page,
-            payload_bytes=request.payload_bytes,
+            limit,
+            payload_bytes=request.beginning(limit),
             masks=tuple(request.masks),
             full_error=True,
             moment=cutoff,
         )
-        if with_payload and request.page * (request.payload_bytes or 0) > _PAGE_BYTES:
-            sizes = Search(source, replace(query, payload_bytes=None), progress.after)
-            run_search(database, session, source, sizes)
-            query = replace(query, limit=request.fitting(sizes.messages))
         search = Search(source, query, progress.after)
         run_search(database, session, source, search)
+        limit = min(2 * limit, request.page)
+        if query.payload_bytes != request.payload_bytes and any(
+            _may_be_longer(message, query.payload_bytes or 0) for message in search.messages
+        ):
+            limit = request.fitting(search.messages)
+            query = replace(query, limit=limit, payload_bytes=request.payload_bytes)
+            search = Search(source, query, progress.after)
+            run_search(database, session, source, search)
         if search.next is None and not search.complete and not source.hidden:
             raise UsageError(
                 f"The messages of {request.queue.name!r} cannot be exported in full.",
@@ -200,6 +211,13 @@ def _pages(
         if progress.part < len(parts):
             read = max(search.read, len(search.messages))
             clock.sleep(read / request.rate - (time.monotonic() - begun))
+
+
+def _may_be_longer(message: Message, read: int) -> bool:
+    """Whether its payload may have more bytes than were read; masks can have shortened it."""
+    if message.payload is None or message.payload_cut:
+        return message.payload_cut
+    return message.payload_bytes is None or message.payload_bytes > read
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from psycopg.sql import SQL, Identifier
 from console.actions import execute, rows
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
-from console.actions.export import ExportRequest, export
+from console.actions.export import PAYLOAD_BYTES, ExportRequest, export
 from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
 from console.actions.reschedule import Reschedule
@@ -308,7 +308,7 @@ def look(client: Client, meter: Meter) -> None:
 
 def write(client: Client, meter: Meter, path: Path) -> None:
     with meter.count("export"):
-        export(client.database, ExportRequest(client.queue, NOTHING, path, 100, rate=1e9))
+        export(client.database, ExportRequest(client.queue, NOTHING, path, PAYLOAD_BYTES, rate=1e9))
 
 
 def act(client: Client, meter: Meter, verb: str, depth: int) -> None:
