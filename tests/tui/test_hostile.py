@@ -69,7 +69,6 @@ async def _back_to_overview(console: Opened) -> None:
     await console.press("escape")
 
 
-@pytest.mark.long
 async def test_hostile_messages_are_shown_escaped_on_every_screen_of_a_queue(
     database: Database,
 ) -> None:
@@ -78,7 +77,7 @@ async def test_hostile_messages_are_shown_escaped_on_every_screen_of_a_queue(
     with database.autocommit("make its messages hostile") as connection:
         for column, text in (("text_data", WORST), ("errors", WORST), ("title", WORST)):
             connection.exec_driver_sql(
-                f'UPDATE "{name}" SET {column} = %(text)s WHERE {column} IS NOT NULL',
+                f'UPDATE public."{name}" SET {column} = %(text)s WHERE {column} IS NOT NULL',
                 {"text": text},
             )
     conn = OpenConnection("here", database, Rights.ADMIN, cli_options=("--profile", WORST))

@@ -184,19 +184,6 @@ def add_repairable_finding(console: Opened) -> None:
     )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x48"])
-def test_a_queue_with_charts(screen_matches: Callable[..., bool], size: tuple[int, int]) -> None:
-    async def run(console: Opened) -> None:
-        figures = ("ready", "gap", "age_seconds", "push_per_second")
-        give_varying_figures(console, range(300), 40, figures, missed=range(140, 160))
-        await console.give(*nine_queues())
-        add_repairable_finding(console)
-        await tab_of(console, MAIL, "findings")
-
-    assert screen_matches(run, size)
-
-
 MESSAGES = (
     message("4711", "error", error="no route\nto host", age_seconds=3_912.0, attempts=3),
     message("4712", "error", error="[bold]\x1b[31mbad", age_seconds=64.0, attempts=1),
