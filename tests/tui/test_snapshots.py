@@ -68,21 +68,16 @@ def matches_picture(
     return compare(app, terminal_size=size, run_before=before)
 
 
-def give_varying_figures(
-    console: Opened, seconds: range, swing: float, figures: Sequence[str], missed: range = range(0)
-) -> None:
-    """Readings that rise and fall, so that trends and charts have a shape."""
-    for second in seconds:
-        high = 0.5 + 0.5 * math.sin(second / swing) ** 2
-        if second not in missed:
-            console.feed.give(*(_scaled(snapshot, high, figures) for snapshot in nine_queues()))
-        console.clock.now += seconds.step
+def give_varying_depths(console: Opened) -> None:
+    """Four minutes of readings that rise and fall, so that trends have a shape."""
+    for second in range(0, 240, 5):
+        high = 0.5 + 0.5 * math.sin(second / 25) ** 2
+        console.feed.give(*(_scaled(snapshot, high) for snapshot in nine_queues()))
+        console.clock.now += 5
 
 
-def _scaled(snapshot: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnapshot:
-    values = {name: getattr(snapshot, name) for name in figures}
-    scaled = {name: type(it)(it * high) for name, it in values.items() if it is not None}
-    return replace(snapshot, **scaled)
+def _scaled(snapshot: QueueSnapshot, high: float) -> QueueSnapshot:
+    return replace(snapshot, ready=snapshot.ready and int(snapshot.ready * high))
 
 
 # The overview.
@@ -90,7 +85,7 @@ def _scaled(snapshot: QueueSnapshot, high: float, figures: Sequence[str]) -> Que
 
 def test_overview_at_80_by_24(snap_compare: Compare) -> None:
     async def run(console: Opened) -> None:
-        give_varying_figures(console, range(0, 240, 5), 25, ["ready"])
+        give_varying_depths(console)
         await console.give(*nine_queues(), production=True)
         await console.press("j")
 
@@ -102,7 +97,7 @@ def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> 
         prod, stage, audited = console.feeds
         audited.give(queue("trail", "claim", claimed=2, stuck=0, errors=0, ready=4_711))
         await console.pilot.pause()
-        give_varying_figures(console, range(0, 240, 5), 25, ["ready"])
+        give_varying_depths(console)
         prod.give(*nine_queues(), production=True)
         stage.give(queue("orders", "ring", ready=3, gap=3, capacity=100), queue("[bold]x"))
         audited.fail(retry_seconds=22)
@@ -143,7 +138,7 @@ def test_without_colours(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def run(console: Opened) -> None:
-        give_varying_figures(console, range(0, 240, 5), 25, ["ready"])
+        give_varying_depths(console)
         await console.give(*nine_queues(), production=True)
         await console.press("space")
 
