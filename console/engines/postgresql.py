@@ -16,6 +16,7 @@ from console.engines.database import ConnectLock
 from console.engines.hosts import check_options, hosts_label
 from console.engines.product import (
     ALREADY_STORED,
+    LOCKED,
     TRANSPORT,
     UNREACHABLE,
     Capabilities,
@@ -389,7 +390,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
         "The server computes that column: change what it is computed from, as its owner does.",
     ),
     "25006": (ReadOnlyError, "This connection is read-only; use one that may write."),
-    "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
+    "55P03": (BusyError, LOCKED),
     "57014": (TooSlowError, "The statement time-out ended it; nothing was changed. Try again."),
     "40": (TransientError, "Nothing was changed. Try again."),
     "42P01": (ConsoleError, "The queue was dropped or changed; check with: dbq-console status"),

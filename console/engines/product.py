@@ -23,6 +23,10 @@ UNREACHABLE = (
 THIS_MACHINE = "this machine"
 TRANSPORT = "transport"
 """The fact that says how a connection is encrypted, and whether the server's certificate is."""
+LOCKED = (
+    "Another session holds the lock; nothing was changed. Try again, or find out who: "
+    "dbq-console stuck, then the queue's name."
+)
 ALREADY_STORED = "A message with that id already exists; it was not stored twice."
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from console.engines.mssql.session import CONNECTING, IN_DOUBT
-from console.engines.product import ALREADY_STORED, UNREACHABLE, behind_sequence
+from console.engines.product import ALREADY_STORED, LOCKED, UNREACHABLE, behind_sequence
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -153,7 +153,6 @@ _DATABASE = "Check the database's name in the URL, and that the login may use it
 _LATER = "The server is starting, stopping or paused; try again in a moment."
 _OVERLOADED = "The server is short of resources or failing over; nothing was changed. Try again."
 _AGAIN = "Nothing was changed. Try again."
-_LOCKED = "Another session holds the lock; nothing was changed. Try again."
 _TIMED_OUT = "The statement time-out ended it; nothing was changed. Try again."
 _CHANGED = "The queue was dropped or changed; check with: dbq-console status"
 _OTHER_NAME = "Choose another name for the queue."
@@ -222,7 +221,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
         (TransientError, _OVERLOADED),
     ),
     6106: (UsageError, "That session has ended; nothing was done."),
-    1222: (BusyError, _LOCKED),
+    1222: (BusyError, LOCKED),
     # No locks left, memory not granted in time, data moved under a scan without locks.
     **dict.fromkeys((601, 1204, 8645, 8651), (BusyError, _AGAIN)),
     # Out of memory, or of room in a file group, the log, tempdb; Azure's size limit.
