@@ -327,6 +327,7 @@ TABS_SHOW = {
     "audit": "1 action",
     "history": "Nothing is recorded here.",
     "consumers": "as of ",
+    "timeline": "1 event",
 }
 """What each tab of a ring shows of `orders`."""
 SCREENS_SHOW = {

@@ -94,7 +94,7 @@ def queues_after_end(run: Run) -> dict[str, dict[str, Any]]:
     """The queues by name, from its output after a normal end; it has said where they are."""
     output, narration = run.demo.communicate(timeout=PATIENCE_SECONDS)
     assert run.demo.returncode == 0, narration
-    (command,) = re.findall(r"^For .* s: dbq-console status --url (.*)$", narration, re.MULTILINE)
+    (command,) = re.findall(r"^For [^:]+: dbq-console status --url (.*)$", narration, re.MULTILINE)
     (url,) = shlex.split(command)
     assert (make_url(url).database, make_url(url).password) == ("demo", None)
     queues = json.loads(output)["queues"]
