@@ -142,27 +142,54 @@ class MessageAction:
 
 @dataclass(frozen=True)
 class _Cascade:
-    """A foreign key by which the server deletes further rows."""
+    """A foreign key by which the server changes further rows with those that it deletes."""
 
     name: str
     of_table: str
-    deletes_messages: bool
+    effect: str
+    """`delete`; `null`, `default`: what their reference becomes."""
+    through: str | None
+    """The table to whose rows they refer; None: to messages."""
+    of_messages: bool
+
+    @property
+    def deletes_messages(self) -> bool:
+        return self.effect == "delete" and self.of_messages
+
+    @property
+    def words(self) -> str:
+        to = "it" if self.through is None else f"those of {self.through}"
+        rows = f"the rows of {self.of_table} that refer to {to}"
+        if self.effect == "delete":
+            return f"with each the server deletes {rows}: {self.name}"
+        value = "NULL" if self.effect == "null" else "its default"
+        return f"with each the server sets the reference of {rows} to {value}: {self.name}"
+
+
+@dataclass(frozen=True)
+class _Trigger:
+    name: str
+    instead: bool
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} (instead of the delete)" if self.instead else self.name
 
 
 def deleted_along(session: Session, source: MessageSource) -> tuple[list[str], list[str]]:
-    """What the server deletes with messages of somebody's table: rows of other tables, a line each;
-    and further messages, which nobody planned, an obstacle each."""
+    """What the server does beside deleting messages of somebody's table: to rows of other tables,
+    and by triggers, a line each; and further messages that it deletes, which nobody planned, an
+    obstacle each."""
     queue = source.queue
-    known = sql.has(source.product, "actions.cascades")
-    if queue.kind is not Kind.ADOPTED or queue.design.library or not known:
+    if queue.kind is not Kind.ADOPTED or queue.design.library:
         return [], []
     with session.transaction(f"read the foreign keys of {queue.name!r}") as connection:
-        found = sql.rows(connection, _Cascade, "actions.cascades", queue.scope(source.product))
-    lines = [
-        f"with each the server deletes the rows of {one.of_table} that refer to it: {one.name}"
-        for one in found
-        if not one.deletes_messages
-    ]
+        within = queue.scope(source.product)
+        found = sql.rows(connection, _Cascade, "actions.cascades", within)
+        triggers = sql.rows(connection, _Trigger, "actions.delete_triggers", within)
+    lines = [one.words for one in found if not one.deletes_messages]
+    if triggers:
+        lines.append(f"the server runs its DELETE triggers: {', '.join(t.words for t in triggers)}")
     return lines, [
         f"With each the server deletes the messages that refer to it, in whatever state: {one.name}"
         ", ON DELETE CASCADE. Delete them as their owner does."

@@ -284,6 +284,51 @@ SELECT
     @taken_out AS taken_out,
     COALESCE(@put_in, @taken_out) AS put_in;
 
+-- name: cascades
+-- a row for each foreign key by which the server changes further rows with a message that it deletes: how, and whether these are messages too
+-- through: the table to whose rows they refer, where it is another one, whose rows it deletes with a message. The keys that
+-- act form a tree: the server refuses any other (error 1785). A disabled one does nothing.
+DECLARE @table int = OBJECT_ID(N'[{schema}].[{table}]');
+WITH followed AS (
+    SELECT
+        k.object_id,
+        k.parent_object_id,
+        k.delete_referential_action
+    FROM sys.foreign_keys AS k
+    WHERE k.referenced_object_id = @table AND k.delete_referential_action > 0 AND k.is_disabled = 0
+    UNION ALL
+    SELECT
+        k.object_id,
+        k.parent_object_id,
+        k.delete_referential_action
+    FROM followed AS f
+    INNER JOIN sys.foreign_keys AS k ON f.parent_object_id = k.referenced_object_id AND f.delete_referential_action = 1
+    WHERE k.delete_referential_action > 0 AND k.is_disabled = 0
+)
+
+SELECT
+    CAST(k.name AS nvarchar(128)) AS name,
+    CONCAT(OBJECT_SCHEMA_NAME(k.parent_object_id), N'.', OBJECT_NAME(k.parent_object_id)) AS of_table,
+    CASE k.delete_referential_action WHEN 1 THEN N'delete' WHEN 2 THEN N'null' ELSE N'default' END AS effect,
+    CASE
+        WHEN k.referenced_object_id <> @table
+            THEN CONCAT(OBJECT_SCHEMA_NAME(k.referenced_object_id), N'.', OBJECT_NAME(k.referenced_object_id))
+    END AS through,
+    CAST(CASE WHEN k.parent_object_id = @table THEN 1 ELSE 0 END AS bit) AS of_messages
+FROM followed AS f
+INNER JOIN sys.foreign_keys AS k ON f.object_id = k.object_id
+ORDER BY of_table, name;
+
+-- name: delete_triggers
+-- a row for each trigger that the server runs when messages are deleted: its name, and whether it runs instead
+SELECT
+    CAST(t.name AS nvarchar(128)) AS name,
+    t.is_instead_of_trigger AS instead
+FROM sys.triggers AS t
+INNER JOIN sys.trigger_events AS e ON t.object_id = e.object_id
+WHERE t.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND t.is_disabled = 0 AND e.type_desc = N'DELETE'
+ORDER BY t.name;
+
 -- name: make_ready
 -- one row: how many claimed or failed messages are ready again; their attempts stay counted
 SET NOCOUNT ON;

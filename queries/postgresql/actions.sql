@@ -241,33 +241,63 @@ SELECT
     (SELECT count(*) FROM gone) AS put_in
 {under_declared_path}
 
--- name: cascades
--- a row for each foreign key by which the server deletes further rows with a message: whether these are messages too
-WITH RECURSIVE parts AS (
+-- define: table_parts
+-- the table with all that inherits from it
+parts AS (
     SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid
     UNION
     SELECT i.inhrelid
     FROM parts AS p INNER JOIN pg_inherits AS i ON p.oid = i.inhparent
+)
+
+-- name: cascades
+-- a row for each foreign key by which the server changes further rows with a message that it deletes: how, and whether these are messages too
+-- through: the table to whose rows they refer, where it is another one, whose rows it deletes with a message.
+WITH RECURSIVE {table_parts},
+
+acting AS (
+    SELECT k.oid, k.conname, k.conrelid, k.confrelid, k.confdeltype, k.conparentid
+    FROM pg_constraint AS k
+    WHERE
+        k.contype = 'f' AND k.confdeltype IN ('c', 'n', 'd')
+        -- NOT ENFORCED, since PostgreSQL 18: it does nothing.
+        AND coalesce(CAST(to_jsonb(k) ->> 'conenforced' AS boolean), true)
 ),
 
 followed AS (
-    SELECT k.oid, k.conrelid
-    FROM parts AS p INNER JOIN pg_constraint AS k ON p.oid = k.confrelid AND k.confdeltype = 'c'
+    SELECT k.oid, k.conrelid, k.confdeltype
+    FROM parts AS p INNER JOIN acting AS k ON p.oid = k.confrelid
     UNION
-    SELECT k.oid, k.conrelid
-    FROM followed AS f INNER JOIN pg_constraint AS k ON f.conrelid = k.confrelid AND k.confdeltype = 'c'
+    SELECT k.oid, k.conrelid, k.confdeltype
+    FROM followed AS f INNER JOIN acting AS k ON f.conrelid = k.confrelid AND f.confdeltype = 'c'
 )
 
 SELECT
     CAST(k.conname AS text) AS name,
     CAST(CAST(k.conrelid AS regclass) AS text) AS of_table,
-    -- A key of a partitioned table deletes rows of each of its partitions.
+    CASE k.confdeltype WHEN 'c' THEN 'delete' WHEN 'n' THEN 'null' ELSE 'default' END AS effect,
+    CASE
+        WHEN k.confrelid NOT IN (SELECT p.oid FROM parts AS p) THEN CAST(CAST(k.confrelid AS regclass) AS text)
+    END AS through,
+    -- A key of a partitioned table changes rows of each of its partitions.
     k.conrelid IN (SELECT p.oid FROM parts AS p)
-    OR k.conrelid IN (SELECT w.relid FROM pg_partition_ancestors(CAST('"{schema}"."{table}"' AS regclass)) AS w) AS deletes_messages
+    OR k.conrelid IN (SELECT w.relid FROM pg_partition_ancestors(CAST('"{schema}"."{table}"' AS regclass)) AS w) AS of_messages
 FROM followed AS f
-INNER JOIN pg_constraint AS k ON f.oid = k.oid
+INNER JOIN acting AS k ON f.oid = k.oid
 WHERE NOT EXISTS (SELECT FROM followed AS whole WHERE k.conparentid = whole.oid) -- not the copies that partitions have
 ORDER BY of_table, name;
+
+-- name: delete_triggers
+-- a row for each trigger that the server runs when messages are deleted: its name, and whether it runs instead
+WITH RECURSIVE {table_parts}
+
+SELECT DISTINCT
+    CAST(t.tgname AS text) AS name,
+    CAST(t.tgtype AS integer) & 64 > 0 AS instead
+FROM parts AS p
+INNER JOIN pg_trigger AS t ON p.oid = t.tgrelid
+WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND CAST(t.tgtype AS integer) & 8 > 0
+ORDER BY name;
 
 -- name: make_ready
 -- one row: how many claimed or failed messages are ready again; their attempts stay counted

@@ -281,3 +281,62 @@ def test_messages_of_partitions_that_a_foreign_key_deletes_are_refused(
     assert f"{has_key}_parent_fkey" in obstacle
     with pytest.raises(RefusedError, match="messages that refer to it"):
         run(client, action)
+
+
+def test_what_else_the_server_changes_with_a_message_that_is_deleted_is_said(
+    theirs: Theirs,
+) -> None:
+    """References that are set, keys of tables whose rows go along, DELETE triggers by name; not
+    keys that do nothing, nor triggers that are off or for something else."""
+    client = adopted(theirs, "claim")
+    before = plan_lines(client, ACTIONS["purge"](client))
+    assert "refer" not in before
+    assert "told" not in before
+    # NOT ENFORCED is PostgreSQL 18's.
+    idle = (
+        "CASCADE NOT ENFORCED"
+        if theirs.database.capabilities.version_number >= 180000
+        else "NO ACTION"
+    )
+    execute(
+        theirs.url,
+        f"SET ROLE {theirs.owner}; "
+        "CREATE TABLE app.note (id bigint PRIMARY KEY,"
+        " job bigint REFERENCES app.jobs ON DELETE CASCADE);"
+        "CREATE TABLE app.line (note bigint REFERENCES app.note ON DELETE CASCADE);"
+        "CREATE TABLE app.mark (note bigint REFERENCES app.note ON DELETE SET NULL);"
+        "CREATE TABLE app.seen (job bigint DEFAULT 0 REFERENCES app.jobs ON DELETE SET DEFAULT,"
+        " mark bigint REFERENCES app.jobs ON DELETE RESTRICT);"
+        "CREATE TABLE app.idle (job bigint);"
+        "ALTER TABLE app.idle ADD CONSTRAINT idle_job FOREIGN KEY (job) REFERENCES app.jobs"
+        f" ON DELETE {idle};"
+        "ALTER TABLE app.jobs ADD parent bigint REFERENCES app.jobs ON DELETE SET NULL;"
+        "CREATE FUNCTION app.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END';"
+        + "".join(
+            f"CREATE TRIGGER {name} {when} ON app.jobs {each} EXECUTE FUNCTION app.nothing();"
+            for name, when, each in (
+                ("kept", "BEFORE DELETE OR UPDATE", "FOR EACH ROW"),
+                ("told", "AFTER DELETE", ""),
+                ("idle_trigger", "AFTER DELETE", ""),
+                ("born", "AFTER INSERT", ""),
+            )
+        )
+        + "ALTER TABLE app.jobs DISABLE TRIGGER idle_trigger",
+    )
+    for action in (ACTIONS["purge"](client), ACTIONS["requeue to"](client)):
+        assert not planned(client, action).obstacles
+        found = plan_lines(client, action)
+        for line in (
+            "the server deletes the rows of app.note that refer to it: note_job_fkey",
+            "deletes the rows of app.line that refer to those of app.note: line_note_fkey",
+            "sets the reference of the rows of app.mark that refer to those of app.note to NULL: "
+            "mark_note_fkey",
+            "sets the reference of the rows of app.jobs that refer to it to NULL: jobs_parent_fkey",
+            "sets the reference of the rows of app.seen that refer to it to its default: "
+            "seen_job_fkey",
+            "the server runs its DELETE triggers: ",
+            ", kept, told\n",
+        ):
+            assert line in found
+        for unsaid in ("app.idle", "seen_mark", "born", "idle_trigger"):
+            assert unsaid not in found

@@ -238,8 +238,9 @@ def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
         if installed and locks_chosen and not queue.design.waits_itself:
             yield "lock_chosen", scope(source, storage, lock="yes")
         yield "delete_rows", scope(source, storage)
-        if not installed and sql.has(source.product, "actions.cascades"):
+        if not installed:
             yield "cascades", scope(source, storage)
+            yield "delete_triggers", scope(source, storage)
         if "due_at" in queue.roles and not queue.design.library:
             yield "due_before", scope(source, storage)
             yield "reschedule", scope(source, storage)
