@@ -9,17 +9,29 @@ from console.errors import RefusedError, UsageError
 def unavailable(queue: Queue, verb: str) -> str:
     """Why the queue cannot have the verb, whatever its contents; empty: it can."""
     adopted = queue.kind is Kind.ADOPTED
-    if verb in {"protect", "unprotect", "note", "silence", "ack", "unsilence"}:
+    if verb in _DECISIONS:
         return ""
     if queue.kind is Kind.ARCHIVE:
         return "" if verb == "uninstall" else "only its archive is left"
     if verb == "forget":
         return "" if adopted else "it is installed: uninstall removes it"
-    if why := queue.not_known or queue.refusal(verb) or _not_of_design(queue, verb):
+    never = queue.not_known or queue.refusal(verb) or _not_of_design(queue, verb)
+    if why := never or rows_hidden(queue, verb):
         return why
     if verb == "release" and "claimed" not in queue.states and not queue.design.waits_itself:
         return "it has no claims: sessions hold what is popped (end-session)"
     return _lacking(queue, verb) if adopted else ""
+
+
+_DECISIONS = {"protect", "unprotect", "note", "silence", "ack", "unsilence"}
+_READ_NO_ROWS = {*_DECISIONS, "forget", "pause", "resume", "doctor", "end-session"}
+
+
+def rows_hidden(queue: Queue, verb: str) -> str:
+    """Why what it would take for all rows of the queue may be a part of them; empty: it is not."""
+    # A push into a ring finds its slot among the rows.
+    reads = queue.design.flow is Flow.NUMBERS if verb == "push" else verb not in _READ_NO_ROWS
+    return queue.row_filter.problem if queue.row_filter is not None and reads else ""
 
 
 def _not_of_design(queue: Queue, verb: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from console import sql
 from console.actions.push import BATCH, pauses, require_interface, signals_deferred, sleep_until
-from console.catalog import Queue, decisions
+from console.catalog import Queue, decisions, require_rows
 from console.designs import Flow
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, InDoubtError, UsageError
@@ -120,6 +120,7 @@ def pop(
     claimed. Waits for the first message only; ends after `count`, or at an empty batch.
     """
     require_interface(queue)
+    require_rows(queue)
     require_subscriber(queue)
     if finish is not Finish.NOTHING:
         require_finishes(queue, "Leave out --complete and --fail.")
@@ -175,6 +176,7 @@ def claims(
 ) -> list[ClaimKey]:
     """The claims to finish, each once. UsageError where an id is not a key of the queue."""
     require_interface(queue)
+    require_rows(queue)
     require_subscriber(queue)
     require_finishes(queue)
     source = MessageSource.installed(database.product, queue)
@@ -186,6 +188,7 @@ def finish_claims(
 ) -> list[bool]:
     """Complete or fail them in one transaction; for each, whether it was still that claim."""
     require_interface(queue)
+    require_rows(queue)
     require_finishes(queue)
     return _finished(database, queue, claims, how, error)
 

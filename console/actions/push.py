@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from console import sql
-from console.catalog import Kind, Queue, decisions
-from console.designs import DESIGNS
+from console.catalog import Kind, Queue, decisions, require_rows
+from console.designs import DESIGNS, Flow
 from console.engines import Database, Product, product_of, retry_transient
 from console.errors import ConsoleError, InDoubtError, UsageError
 from console.formats import numbered, parse_duration, parse_moment
@@ -282,6 +282,8 @@ def require_interface(queue: Queue) -> None:
             f"The queue {queue.name!r} was uninstalled; only its archive is left.",
             next_step="Install a queue under another name.",
         )
+    if queue.design.flow is Flow.NUMBERS:  # a push finds its slot among the rows
+        require_rows(queue)
 
 
 def why_not_stored(database: Database, queue: Queue) -> str:

@@ -27,7 +27,7 @@ from console.actions.smoke_result import (
     number_of,
     payload_of,
 )
-from console.catalog import Queue, decisions
+from console.catalog import Queue, decisions, require_rows
 from console.designs import Flow
 from console.engines import Database
 from console.errors import RefusedError
@@ -62,6 +62,7 @@ def smoke_live(
     `on_progress` is called after each message. StoppedError where `control` stops it.
     """
     require_interface(queue)
+    require_rows(queue)
     with database.transaction("read the catalog", read_only=True) as connection:
         decisions.require_not_paused(connection, queue.schema, queue.name, "smoke test through it")
     _require_drained(database, queue)

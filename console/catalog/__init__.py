@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from console import sql
 from console.catalog import decisions
 from console.catalog.decisions import Decision
+from console.catalog.name_patterns import suffixes, used
 from console.designs import DESIGNS, Design, Flow, recorded, unknown
 from console.designs.model import NO_SUBSCRIBERS, Subscriber, subscribers_of
-from console.engines import Database, product_of
+from console.engines import ROW_SECURITY, Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.figures import FIGURES
 from console.formats import duration, numbered
@@ -51,6 +52,36 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
+class RowFilter:
+    """A policy by which the server may hide rows of a table without a word: zero could be any
+    number."""
+
+    schema: str
+    table: str
+    policy: str
+
+    @property
+    def why(self) -> str:
+        return (
+            f"the security policy {self.policy} may hide rows of {self.schema}.{self.table} from "
+            "this login"
+        )
+
+    @property
+    def problem(self) -> str:
+        """With where to read on."""
+        return f"{self.why} (dbq-console help safety)"
+
+
+SEES_ALL = (
+    "Whoever may ALTER ANY SECURITY POLICY can turn the policy off, or exempt this login in its "
+    "function. Once this login sees all rows, or to work on only those that it sees, add "
+    "row_security=on to the URL."
+)
+"""What to do about a `RowFilter`, which does not tell whom its function exempts."""
+
+
+@dataclass(frozen=True)
 class Queue:
     """One queue: a design's instance in a schema."""
 
@@ -67,6 +98,8 @@ class Queue:
     installed_at: datetime | None = None
     subscriber: str = ""
     """For a ring with subscribers: the one whose view this is; empty: the whole ring. See `of`."""
+    row_filter: RowFilter | None = None
+    """Of one of its tables: what is read of it may be a part. None: no such policy is seen."""
 
     def of(self, subscriber: str) -> Queue:
         """The ring as seen by a subscriber: with its next number, owed messages and pops.
@@ -119,6 +152,11 @@ class Queue:
             return ""
         return self.design.unknown or f"design {self.design.name} is not known here"
 
+    @property
+    def not_readable(self) -> str:
+        """Why nothing of its rows is known; empty: they can be read."""
+        return self.not_known or (self.row_filter.problem if self.row_filter else "")
+
     def refusal(self, verb: str) -> str:
         """The preset's reason for not having this verb, if any."""
         quoted = '"' + self.schema.replace('"', '""') + '"'
@@ -139,6 +177,11 @@ class Queue:
     def subscribers(self) -> tuple[Subscriber, ...]:
         """Of a ring; each gets every message once."""
         return subscribers_of(self.options.get("subscribers", NO_SUBSCRIBERS))
+
+    @property
+    def highest_subscriber(self) -> int:
+        """Of their numbers; 0: there is none."""
+        return max((subscriber.number for subscriber in self.subscribers), default=0)
 
     @property
     def verbs(self) -> tuple[str, ...]:
@@ -320,7 +363,38 @@ def queues(connection: Connection) -> list[Queue]:
 
 def _queues(connection: Connection) -> list[Queue]:
     rows = decisions.checked(connection, _QueueRow, "catalog.queues")
-    return [_queue(row, connection.dialect.name) for row in rows]
+    return with_row_filters(connection, [_queue(row, connection.dialect.name) for row in rows])
+
+
+def with_row_filters(connection: Connection, some: list[Queue]) -> list[Queue]:
+    """With the policies that may hide their rows, where the server does not refuse to instead and
+    the URL does not say that what it shows is wanted."""
+    wanted = connection.get_execution_options().get(ROW_SECURITY, False)
+    if not some or wanted or not sql.has(connection, "catalog.row_filters"):
+        return some
+    filters = sql.rows(connection, RowFilter, "catalog.row_filters")
+    if not filters:
+        return some
+    # Names that differ only by case may be the same table.
+    of = {(one.schema.casefold(), one.table.casefold()): one for one in filters}
+    found = []
+    for queue in some:
+        names = sorted(_read_names(queue, product_of(connection)))
+        hits = (of.get((queue.schema.casefold(), name.casefold())) for name in names)
+        found.append(replace(queue, row_filter=next(filter(None, hits), None)))
+    return found
+
+
+def _read_names(queue: Queue, product: Product) -> set[str]:
+    """What its statements read in its schema."""
+    if not queue.design.known:
+        return set()
+    engine, design, values = product.name, queue.design.name, queue.scope(product).values
+    names = {queue.table, *(name.format_map(values) for name in used(engine, design))}
+    if queue.kind is not Kind.ADOPTED:
+        numbers = queue.partitions, queue.highest_subscriber
+        names |= {queue.name + end for _, end in suffixes(engine, design, *numbers)}
+    return names
 
 
 def _queue(row: _QueueRow, engine: str) -> Queue:
@@ -538,6 +612,17 @@ def look_up(
     """`find` in its own transaction. Waits; ConsoleError."""
     with database.transaction("read the catalog", read_only=True) as connection:
         return find(connection, name, schema, any_design=any_design)
+
+
+def require_rows(queue: Queue, what: str = "") -> None:
+    """RefusedError where the server may hide rows of the queue from this login."""
+    if queue.row_filter is not None:
+        why = queue.row_filter.why
+        raise RefusedError(
+            what or f"The messages of {queue.name!r} cannot all be seen.",
+            why=f"{why[0].upper()}{why[1:]}.",
+            next_step=SEES_ALL,
+        )
 
 
 def require_known(queue: Queue) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
 from console.catalog import Kind, Queue
+from console.catalog.name_patterns import suffixes, used
 from console.engines import Product
 from console.errors import UsageError
-from console.sql import templates
 
 
 def limit(
@@ -21,44 +18,10 @@ def limit(
     """
     lengths = {
         (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
-        for before, suffix in _suffixes(product.name, design, partitions, subscribers)
+        for before, suffix in suffixes(product.name, design, partitions, subscribers)
     }
     length, longest = max(lengths)
     return product.name_limit - length, longest
-
-
-@cache
-def _suffixes(
-    engine: str, design: str, partitions: int, subscribers: int
-) -> frozenset[tuple[str | None, str]]:
-    """The prefixes (or None) and suffixes of a queue's name in those of its objects.
-
-    `subscribers`: their highest number.
-    """
-    texts = [
-        s.template
-        for file in (*templates.lineage(engine, design), "common")
-        for s in templates.statements(engine, file).values()
-    ]
-    found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}
-    numbers = {"{partition}": range(partitions), "{subscriber_number}": range(1, subscribers + 1)}
-    fixed = {(before, suffix) for before, suffix in found if "{" not in suffix}
-    if not subscribers:
-        fixed = {(before, suffix) for before, suffix in fixed if suffix not in _OF_SUBSCRIBERS}
-    return frozenset(fixed) | {
-        (before, suffix.replace(placeholder, str(number)))
-        for before, suffix in found
-        for placeholder, those in numbers.items()
-        if placeholder in suffix
-        for number in those
-    }
-
-
-_SUFFIX = re.compile(
-    r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\}|\{subscriber_number\})*)(?<!_)(?![\w{])"
-)
-_OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
-"""Objects that a ring has only with subscribers."""
 
 
 def check(product: Product, queue: Queue) -> None:
@@ -80,7 +43,7 @@ def check(product: Product, queue: Queue) -> None:
             about="schema",
         )
     most, suffix = limit(
-        product, queue.design.name, queue.schema, queue.partitions, _highest_subscriber(queue)
+        product, queue.design.name, queue.schema, queue.partitions, queue.highest_subscriber
     )
     length = product.name_length(queue.name)
     if length > most:
@@ -109,35 +72,14 @@ def lockable(product: Product, queue: Queue) -> list[str]:
     if queue.kind is not Kind.ADOPTED or not queue.design.library:
         return with_rows(product, queue)
     values = queue.scope(product).values
-    used = {name.format_map(values) for name in _used(product.name, queue.design.name)}
-    return sorted({*with_rows(product, queue), *used})
-
-
-@cache
-def _used(engine: str, design: str) -> frozenset[str]:
-    """What a preset's files name in the library's schema, with placeholders."""
-    texts = [
-        text
-        for file in templates.lineage(engine, design)
-        for text in (
-            *(s.template for s in templates.statements(engine, file).values()),
-            *templates.definitions(engine, file).values(),
-        )
-    ]
-    return frozenset(name for text in texts for name in _IN_SCHEMA.findall(text))
-
-
-_IN_SCHEMA = re.compile(r"""[\["]\{schema\}["\]]\.["\[]?((?:\w|\{(?:table|beside|only)\})+)""")
+    named = {name.format_map(values) for name in used(product.name, queue.design.name)}
+    return sorted({*with_rows(product, queue), *named})
 
 
 def of(product: Product, queue: Queue) -> list[str]:
     """All possible names of the queue's tables, sequences and functions."""
     if not queue.design.known:
         return [queue.name]
-    subscribers = _highest_subscriber(queue)
-    suffixes = _suffixes(product.name, queue.design.name, queue.partitions, subscribers)
-    return sorted({queue.name + suffix for _, suffix in suffixes})
-
-
-def _highest_subscriber(queue: Queue) -> int:
-    return max((subscriber.number for subscriber in queue.subscribers), default=0)
+    numbers = queue.partitions, queue.highest_subscriber
+    found = suffixes(product.name, queue.design.name, *numbers)
+    return sorted({queue.name + suffix for _, suffix in found})

@@ -157,15 +157,15 @@ class _Doctor:
             for key, seen in figures.items()
             if not seen.paused and self.consumption.waits_long(seen, self.thresholds_of(seen.queue))
         }
-        readable = [sample.queue for sample in latest.queues if not sample.queue.not_known]
+        readable = [sample.queue for sample in latest.queues if not sample.queue.not_readable]
         seen_consumers, consumers_unseen = self.consumers.update(readable, figures, late)
         forecasts = {} if self.forecasts is None else self.forecasts.refreshed()
         turn, shared = Semaphore(), _Shared(self.database, [one.queue for one in latest.queues])
 
         def diagnose_one(sample: QueueSample) -> Diagnosis:
             queue, key = sample.queue, key_of(sample.queue)
-            if queue.not_known:
-                return Diagnosis(queue, (), (queue.not_known,), unproven=_ALL)
+            if why := queue.not_readable:
+                return Diagnosis(queue, (), (why,), unproven=_ALL)
             beside = shared.beside(queue)
             opened = self._context(sample, figures[key], latest.clock_ahead, turn, beside)
             with turn, together(shared.lookups(beside)), opened as context:
@@ -212,7 +212,7 @@ class _Shared:
 
     def __init__(self, database: Database, queues: Sequence[Queue]) -> None:
         self._database = database
-        known = [queue for queue in queues if not queue.not_known]
+        known = [queue for queue in queues if not queue.not_readable]
         self._groups = {
             key_of(queue): group for group in groups(known, database.product) for queue in group
         }

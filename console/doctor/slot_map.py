@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from console.catalog import Queue
+from console.catalog import Queue, require_rows
 from console.doctor.context import check_context
 from console.doctor.number_proof import Side, prove, without_relay
 from console.engines import Database
@@ -91,8 +91,9 @@ class SlotMap:
 def read_slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> SlotMap:
     """Numbers whose callers are still open after `patience_seconds` count as in progress.
 
-    RefusedError on a standby.
+    RefusedError on a standby, and where slots may be hidden.
     """
+    require_rows(queue)
     if queue.subscribers and not queue.subscriber:
         patience_seconds /= len(queue.subscribers)
         maps = tuple(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from console.engines import mssql, postgresql
 from console.engines.database import (
     CONSUMERS,
+    ROW_SECURITY,
     Database,
     Session,
     lock_limit,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONSUMERS",
     "PRODUCTS",
+    "ROW_SECURITY",
     "THIS_MACHINE",
     "TRANSPORT",
     "Capabilities",

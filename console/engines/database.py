@@ -275,6 +275,9 @@ def _transaction(
 
 CONSUMERS = "dbq_consumers"
 """The execution option of each connection with the profile's word on how consumers connect."""
+ROW_SECURITY = "dbq_row_security"
+"""That of a product whose server cannot refuse to hide rows: the URL says that what is left is
+wanted."""
 
 
 class Database:

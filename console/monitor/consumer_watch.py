@@ -416,7 +416,7 @@ def names_claims(queue: Queue, product: Product) -> bool:
     """Whether claims of the queue name their claimant."""
     claims = "claimed" in queue.states and sql.has(product, f"{queue.design.name}.consumers")
     mapped = queue.kind is Kind.INSTALLED or "claimed_by" in queue.roles
-    return claims and mapped and queue.design.known
+    return claims and mapped and not queue.not_readable
 
 
 def keeps_done(queue: Queue) -> bool:
@@ -435,6 +435,8 @@ def _why_not(queue: Queue, does: Iterable[str], product: Product) -> str:
         return "no row says who pushed it"
     if "claimed" not in queue.states:
         return f"a pop of {queue.design.name} ends its message: no claim is left to name a consumer"
+    if queue.row_filter is not None:
+        return queue.row_filter.problem
     if not names_claims(queue, product):
         return "no column is mapped that says who claimed a message"
     return ""

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from console import sql
+from console.catalog import require_rows
 from console.monitor.rates import age_as_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def overdue(
 
     `lag`: how far behind a standby is.
     """
+    require_rows(queue)
     name, scope = f"{queue.design.name}.overdue", queue.scope(connection)
     longest = seconds + lag.total_seconds()
     row = sql.row(connection, Overdue, name, scope, seconds=longest)

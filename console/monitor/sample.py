@@ -260,7 +260,7 @@ class _Readings:
 
 def _read(run: SampleRun, more: _Extras, queues: Sequence[Queue]) -> _Readings:
     """The figures first; those of queues that are not as deep as they were once more, last."""
-    known = [queue for queue in queues if queue.design.known]
+    known = [queue for queue in queues if not queue.not_readable]
     rows = run.sample(known)
     holders = more.holders(known) if run.server.sees_writers else {}
     claims = more.claims(known, rows)
@@ -270,8 +270,8 @@ def _read(run: SampleRun, more: _Extras, queues: Sequence[Queue]) -> _Readings:
     problems = more.problems(known, rows)
     latency = more.latency([queue for queue in known if rows[key_of(queue)].row])
     rows |= run.sample(shallow)
-    unknown = [queue for queue in queues if queue.not_known]
-    rows |= {key_of(queue): SampledRow(None, queue.not_known, elapsed()) for queue in unknown}
+    unknown = [queue for queue in queues if queue.not_readable]
+    rows |= {key_of(queue): SampledRow(None, queue.not_readable, elapsed()) for queue in unknown}
     rows = {key: row.as_of(more.lag) for key, row in rows.items()}
     return _Readings(rows, holders, claims, estimated, archived, subscribers, problems, latency)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from console import sql
-from console.catalog import Kind, Queue, in_hand, relations
+from console.catalog import Kind, Queue, in_hand, relations, require_rows
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, Filters
@@ -199,6 +199,7 @@ class MessageSource:
 
     def check_visible(self, state: str | None) -> None:
         """RefusedError if the server hides messages of that state (None: all) from this login."""
+        require_rows(self.queue)
         of_all = set(self.queue.states) <= self.hidden.keys()
         if of_all or state in self.hidden:
             what = "messages" if of_all else f"{state} messages"

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from console import catalog
-from console.actions.availability import unavailable
+from console.actions.availability import rows_hidden, unavailable
 from console.actions.execute import CANARY_WAIT_SECONDS, Batching
 from console.catalog import Queue, decisions
 from console.catalog.decisions import Decision
@@ -158,6 +158,9 @@ class Verb(Command):
             raise RefusedError(
                 f"{self.name} is not available for the queue {queue.name!r}.", why=f"{why}."
             )
+        if rows_hidden(queue, self.name):
+            what = f"{self.name} is not available for the queue {queue.name!r}."
+            catalog.require_rows(queue, what)
         plan = self.make_plan(target, values)
         if self.name in decisions.PROTECTED_FROM and (protection := target.protection):
             return replace(

@@ -508,6 +508,41 @@ SELECT
 FROM dbq.[queue] AS q
 ORDER BY q.schema_name, q.queue_name;
 
+-- name: row_filters
+-- a row for each table, and each view of one, of which an enabled security policy may hide rows from anybody, its owner too
+-- Whether it hides rows from this login only the policy's function knows. A login without VIEW DEFINITION, or the right to
+-- alter any security policy, sees no policy. READUNCOMMITTED: never waits for somebody's DDL.
+WITH used AS (
+    SELECT DISTINCT
+        d.object_id,
+        d.referenced_major_id AS used_id
+    FROM sys.sql_dependencies AS d WITH (READUNCOMMITTED)
+    INNER JOIN sys.views AS v WITH (READUNCOMMITTED) ON d.object_id = v.object_id
+    WHERE d.class IN (0, 1)
+),
+
+filtered AS (
+    SELECT
+        f.target_object_id AS object_id,
+        p.object_id AS policy_id
+    FROM sys.security_policies AS p WITH (READUNCOMMITTED)
+    INNER JOIN sys.security_predicates AS f WITH (READUNCOMMITTED) ON p.object_id = f.object_id
+    WHERE p.is_enabled = 1 AND f.predicate_type = 0
+    UNION ALL
+    SELECT
+        u.object_id,
+        f.policy_id
+    FROM filtered AS f INNER JOIN used AS u ON f.object_id = u.used_id
+)
+
+SELECT
+    SCHEMA_NAME(o.schema_id) AS [schema],
+    CAST(o.name AS nvarchar(128)) AS [table],
+    CONCAT(SCHEMA_NAME(p.schema_id), N'.', p.name) AS policy
+FROM filtered AS f
+INNER JOIN sys.objects AS o WITH (READUNCOMMITTED) ON f.object_id = o.object_id
+INNER JOIN sys.security_policies AS p WITH (READUNCOMMITTED) ON f.policy_id = p.object_id;
+
 -- name: decisions
 -- operators' decisions on queues and findings that are in force: pause, protection, silence, acknowledge
 SELECT

@@ -62,6 +62,7 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     262: RefusedError,  # no CREATE TABLE
     297: RefusedError,  # no right for the action
     300: RefusedError,  # no VIEW SERVER STATE
+    33504: RefusedError,  # a block predicate of a security policy
     6106: UsageError,  # KILL of a session that has ended
     **dict.fromkeys(
         (921, 924, 952), ConnectionFailedError

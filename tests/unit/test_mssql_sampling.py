@@ -269,6 +269,7 @@ def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any
         ],
         catalog_queues=[(*QUEUES, "installed_from", "installed_at", "runs"), queue],
         catalog_settings=[("name", "value")],
+        catalog_row_filters=[("schema", "table", "policy")],
         server_capabilities=[tuple(capabilities), tuple(capabilities.values())],
         server_server_state=[SERVER_STATE, ("since then", writers, None)],
         server_standby=[tuple(Standby.__dataclass_fields__)],

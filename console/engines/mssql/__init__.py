@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from console.engines.database import ConnectLock, time_left
+from console.engines.database import ROW_SECURITY, ConnectLock, time_left
 from console.engines.product import Capabilities, Cleaner, Timeouts
 from console.errors import ConsoleError, UsageError
 
@@ -193,6 +193,7 @@ class SQLServer:
             label,
             load_pyodbc,
             target,
+            wants_filtered,
         )
         from console.engines.mssql.session import CONNECTING, Dialect, OdbcConnection, redacted  # noqa: PLC0415
 
@@ -239,6 +240,7 @@ class SQLServer:
             max_overflow=4,
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,
+            execution_options={ROW_SECURITY: wants_filtered(url)},
         )
 
     def reports_primary(self, connection: Connection) -> bool:  # noqa: ARG002  # likewise

@@ -157,6 +157,10 @@ _TIMED_OUT = "The statement time-out ended it; nothing was changed. Try again."
 _CHANGED = "The queue was dropped or changed; check with: dbq-console status"
 _OTHER_NAME = "Choose another name for the queue."
 _GRANT = "Ask the owner of the queue for the grant, or use another login."
+_POLICY = (
+    "A security policy of that table forbids this row's change; nothing was changed. Use a login "
+    "that its function permits, or ask whoever may ALTER ANY SECURITY POLICY."
+)
 _FREE = "Free the resource that the server is short of, then try again."
 _ISOLATION = "Call it at READ COMMITTED, as the console does."
 _PAYLOAD = "The payload is not valid for the queue's payload type."
@@ -250,6 +254,8 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     **dict.fromkeys(
         (229, 230, 262, 297, 300, 371, 1088, 6004, 6102, 15151, 15247), (RefusedError, _GRANT)
     ),
+    # A block predicate of a security policy.
+    33504: (RefusedError, _POLICY),
     # A procedure's EXECUTE AS names a user that does not exist, as after a restore.
     15517: (RefusedError, _OWNER),
     **dict.fromkeys((3906, 3908), (ReadOnlyError, _READ_ONLY)),

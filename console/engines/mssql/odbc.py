@@ -227,7 +227,8 @@ _TOKEN = re.compile(r"[!-~]+")
 _FIELDS = ("username", "user", "password", "host", "port", "database")
 """Parts of a URL that may also be in its query."""
 
-_OURS = ("odbc_connect", "autocommit", "ansi", "unicode_results")
+_ROW_SECURITY = "row_security"
+_OURS = ("odbc_connect", "autocommit", "ansi", "unicode_results", _ROW_SECURITY)
 """Query parameters that are not ODBC keywords."""
 
 _PROTOCOL = re.compile(r"(?:tcp|np|lpc|admin):", re.IGNORECASE)
@@ -289,6 +290,14 @@ def target(url: URL, data_sources: Sequence[str] = ()) -> OdbcTarget:
     if not named and "odbc_connect" not in given:
         attributes.append(Attribute("Trusted_Connection", "Yes"))
     return OdbcTarget(attributes)
+
+
+def wants_filtered(url: URL) -> bool:
+    """Whether the URL says that rows may be hidden, as `row_security=on` does for PostgreSQL."""
+    given = _query(url).get(_ROW_SECURITY, "off").casefold()
+    if given not in {"on", "off"}:
+        raise _unreadable(f"It has {_ROW_SECURITY}={showable(given)}: it is on or off.")
+    return given == "on"
 
 
 def connection_string(target_: OdbcTarget, driver: Driver, application_name: str) -> str:

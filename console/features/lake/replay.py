@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from console import sql
 from console.actions.push import why_not_stored
-from console.catalog import Kind, Queue, audit
+from console.catalog import Kind, Queue, audit, require_rows
 from console.catalog.audit import Ledger, Subject
 from console.engines import Database, Product, Session
 from console.errors import ConsoleError, RefusedError, UsageError
@@ -107,7 +107,9 @@ class Replayed:
 
 
 def require_target(queue: Queue) -> None:
-    """UsageError where nothing can be pushed into the queue."""
+    """UsageError where nothing can be pushed into the queue, RefusedError where not all of it is
+    seen."""
+    require_rows(queue)
     if queue.kind is not Kind.INSTALLED:
         raise UsageError(
             f"Nothing can be pushed into {queue.name!r}: it is {queue.kind.value}.",

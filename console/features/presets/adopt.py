@@ -111,6 +111,8 @@ def preview(database: Database, queue: Queue, masks: Masks = ()) -> CandidateQue
     messages: tuple[Message, ...] = ()
     figures = None
     try:
+        with database.transaction("read who sees its rows", read_only=True) as connection:
+            (queue,) = catalog.with_row_filters(connection, [queue])
         page = read_page(database, queue, limit=SHOWN, payload_bytes=_PAYLOAD_BYTES, masks=masks)
         messages = page.messages
     except ConsoleError as error:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from console import sql
-from console.catalog import Kind, Queue, audit
+from console.catalog import Kind, Queue, audit, require_rows
 from console.errors import RefusedError
 from console.features.lake.archive import files
 from console.features.lake.archive.files import pc
@@ -128,6 +128,7 @@ def require_finished(product: Product, queue: Queue) -> None:
 def source_of(database: Database, queue: Queue) -> Source:
     """RefusedError where the queue has no finished rows that could be copied."""
     require_finished(database.product, queue)
+    require_rows(queue)
     with database.transaction("read the audit", read_only=True) as connection:
         audit.require(connection)
     with database.transaction("read the catalog") as connection:

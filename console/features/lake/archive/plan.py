@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from console import sql
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, require_rows
 from console.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ class _PartRow:
 
 
 def require_archive(queue: Queue) -> None:
-    """RefusedError where the queue has no archive."""
+    """RefusedError where the queue has no archive, or not all of it may be seen."""
+    require_rows(queue)
     if queue.kind is Kind.ADOPTED:
         raise RefusedError(
             f"The queue {queue.name!r} was adopted and has no archive.",
