@@ -2,7 +2,20 @@
 -- it, and a queue reuses its space.
 
 -- name: tables
--- a row for each table of the given names, and for each partition of a partitioned one: its size, its dead rows, and how much its statistics have missed
+-- a row for each table of the given names, for its partitions and what inherits from it: its size, its dead rows, and how much its statistics have missed
+WITH RECURSIVE heirs (oid, relnamespace) AS (
+    SELECT
+        w.oid,
+        w.relnamespace
+    FROM pg_class AS w INNER JOIN pg_namespace AS n ON w.relnamespace = n.oid
+    WHERE n.nspname = CAST(:schema AS text) AND w.relname = ANY(CAST(:names AS text[])) AND w.relkind IN ('r', 'm', 'p')
+    UNION
+    SELECT
+        i.inhrelid,
+        h.relnamespace
+    FROM heirs AS h INNER JOIN pg_inherits AS i ON h.oid = i.inhparent AND NOT i.inhdetachpending
+)
+
 SELECT
     CAST(c.oid AS bigint) AS id,
     CAST(c.relname AS text) AS name,
@@ -23,11 +36,9 @@ SELECT
         pg_stat_get_last_analyze_time(c.oid), pg_stat_get_last_autoanalyze_time(c.oid)
     )) AS double precision) AS analyzed_seconds,
     CAST(NULL AS double precision) AS fragmentation
-FROM pg_class AS whole
-INNER JOIN pg_namespace AS n ON whole.relnamespace = n.oid
-LEFT JOIN LATERAL pg_partition_tree(whole.oid) AS p ON p.isleaf
-INNER JOIN pg_class AS c ON coalesce(p.relid, whole.oid) = c.oid AND whole.relnamespace = c.relnamespace
-WHERE n.nspname = CAST(:schema AS text) AND whole.relname = ANY(CAST(:names AS text[])) AND c.relkind IN ('r', 'm')
+FROM heirs AS h
+INNER JOIN pg_class AS c ON h.oid = c.oid AND h.relnamespace = c.relnamespace
+WHERE c.relkind IN ('r', 'm')
 ORDER BY c.relname;
 
 -- name: indexes

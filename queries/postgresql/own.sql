@@ -152,11 +152,10 @@ ORDER BY name;
 -- name: size
 -- one row: estimated rows and pages of the table
 SELECT
-    CAST(sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)) AS bigint) AS rows,
-    CAST(sum(pg_relation_size(c.oid) / CAST(current_setting('block_size') AS bigint)) AS bigint) AS pages
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
-LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
-INNER JOIN pg_class AS c ON c.oid = coalesce(p.relid, r.oid);
+    CAST(sum(greatest(t.reltuples, pg_stat_get_live_tuples(t.oid), 0)) AS bigint) AS rows,
+    CAST(sum(pg_relation_size(t.oid) / CAST(current_setting('block_size') AS bigint)) AS bigint) AS pages
+FROM ({parts}) AS p
+INNER JOIN pg_class AS t ON p.oid = t.oid;
 
 -- name: state_combinations
 -- a row for each combination of states that rows are in, and for rows in none, for each status; of the first :n rows

@@ -139,8 +139,16 @@ FROM (
         pg_relation_size(c.oid) AS bytes,
         greatest(pg_stat_get_live_tuples(c.oid), CAST(c.reltuples AS bigint)) AS rows
     FROM (SELECT CAST(to_regclass('"{schema}"."a_{only}"') AS oid) AS oid) AS r
-    LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
-    INNER JOIN pg_class AS c ON coalesce(p.relid, r.oid) = c.oid
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE heirs (oid) AS (
+            SELECT r.oid
+            UNION
+            SELECT i.inhrelid FROM heirs AS h INNER JOIN pg_inherits AS i ON h.oid = i.inhparent AND NOT i.inhdetachpending
+        )
+
+        SELECT h.oid FROM heirs AS h
+    ) AS p
+    INNER JOIN pg_class AS c ON p.oid = c.oid AND c.relkind <> 'p'
 ) AS t
 
 -- name: make_ready

@@ -113,6 +113,14 @@ def test_check_reports_types_states_and_costs(ann: User) -> None:
     assert "ready: Seq Scan, 1 page for 2 rows" in ann.done("preset", "check", "crate").text
 
 
+def test_check_counts_rows_that_inherit_from_the_table(ann: User) -> None:
+    run(ann.url, "CREATE TABLE heirs () INHERITS (crates)")
+    run(ann.url, "INSERT INTO heirs (id, lane, state, body) VALUES (9, 'a', 'ready', 'x')")
+    run(ann.url, "ANALYZE crates, heirs")
+    json = ann.trusts().done("preset", "check", "crate", "--json").json
+    assert (json["rows_estimated"], json["pages"]) == (5, 2)
+
+
 def test_a_preset_whose_table_is_one_queue_names_no_column_of_queues(ann: User) -> None:
     ann.writes(PRESET.replace("-- queue: lane\n", "")).trusts()
     assert ann.done("preset", "check", "crate", "--json").json["problems"] == []

@@ -7,7 +7,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console import catalog
-from console.actions import pop, push, relay
+from console.actions import maintenance, pop, push, relay
 from console.actions.forget import forget
 from console.actions.install import uninstall
 from console.catalog import Kind, Queue
@@ -21,7 +21,7 @@ from tests.cli.calls import Console
 from tests.contract.installs import installed
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import default
-from tests.servers import connect, execute
+from tests.servers import connect, execute, value, wait_until
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -173,15 +173,15 @@ def sampled_queue(database: Database) -> QueueSnapshot:
 
 def check_figures(observed: QueueSnapshot, expected: Mapping[str, int | None]) -> None:
     unknown = set(RATES)
-    for figure, value in expected.items():
+    for figure, wanted in expected.items():
         found = getattr(observed, figure)
-        if value is None:
+        if wanted is None:
             unknown.add(figure)
             assert found is None
         elif figure == "age_seconds":
-            assert value <= found < value + 10_000
+            assert wanted <= found < wanted + 10_000
         else:
-            assert found == value, figure
+            assert found == wanted, figure
     assert set(observed.unknown) == unknown
     others = {"ready", "claimed", "stuck", "errors", "done", "scheduled", "gap", "capacity"}
     assert all(getattr(observed, figure) is None for figure in others - set(expected))
@@ -335,3 +335,23 @@ def test_rows_of_tables_that_inherit_from_it_are_estimated_too(new_database: Dat
     execute(console.url, "ANALYZE parent, child, grandchild")
     (found,) = console.done("status", "parent", "--json").json["queues"]
     assert found["ready"] == pytest.approx(60_000, rel=0.15)
+
+
+def test_dead_rows_of_tables_that_inherit_from_it_are_maintained_too(
+    new_database: Database,
+) -> None:
+    console = Console(new_database.url.render_as_string(hide_password=False))
+    never = "WITH (autovacuum_enabled = off)"
+    execute(console.url, f"CREATE TABLE parent (id bigint, body text) {never}")
+    execute(console.url, f"CREATE TABLE child () INHERITS (parent) {never}")
+    execute(console.url, f"CREATE TABLE grandchild () INHERITS (child) {never}")
+    execute(console.url, "INSERT INTO grandchild SELECT i FROM generate_series(1, 60000) AS s (i)")
+    execute(console.url, "DELETE FROM grandchild WHERE id > 100")
+    console.done("adopt", "parent", "--design", "heap", "--map", "payload=body")
+    counted = "SELECT pg_stat_get_dead_tuples('grandchild'::regclass) > 50000"
+    wait_until(lambda: bool(value(console.url, counted)), "the server has counted the dead rows")
+    measured = maintenance.measure(new_database, catalog.look_up(new_database, "parent"))
+    assert [table.name for table in measured.tables] == ["child", "grandchild", "parent"]
+    assert "VACUUM grandchild" in console("maintain", "parent").text
+    console.done("maintain", "parent", "--yes")
+    assert not value(console.url, counted)

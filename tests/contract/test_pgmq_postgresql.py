@@ -230,6 +230,21 @@ def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) 
     assert [one["id"] for one in listed(console, "orders", "--state", "done")] == ["3", "1"]
 
 
+def test_an_archive_is_estimated_with_what_inherits_from_it(console: Console) -> None:
+    execute(
+        console.url,
+        """
+        SELECT pgmq.create('orders');
+        CREATE TABLE pgmq.a_old () INHERITS (pgmq.a_orders);
+        INSERT INTO pgmq.a_old (msg_id, enqueued_at, vt) SELECT i, now(), now()
+        FROM generate_series(1, 50) AS s (i);
+        ANALYZE pgmq.a_old;
+        """,
+    )
+    console.done("adopt", "orders", "--preset", "pgmq")
+    assert done_figure(console) == (50, True, False)
+
+
 def test_rows_of_two_partitions_with_the_same_ctid_are_distinguished(console: Console) -> None:
     """And rows in the default partition are a finding."""
     execute(console.url, pgmq.PARTITIONED)
