@@ -1,6 +1,7 @@
 """Planned verbs as commands: plan, confirmation, progress, result."""
 
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,14 @@ from console.catalog import audit as auditing
 from console.catalog.audit import Outcome, Subject
 from console.cli.command import BARE_YES, NAME, OPTIONAL_NAME, as_command
 from console.cli.context import ON_ONLY_PLANNED, Call
-from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, on_terminal, signals_handled
+from console.cli.streams import (
+    LINE_SECONDS,
+    Stopped,
+    ThrottledLines,
+    narrate,
+    on_terminal,
+    signals_handled,
+)
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
@@ -75,7 +83,7 @@ def carry_out(
             return
         if not call.json and not plan.rounds:
             narrate("\n".join(plan.lines))
-    stops = _stopping() if plan.stoppable else nullcontext(Control())
+    stops = _stopping() if plan.stoppable else nullcontext(_Signalled())
     with stops as control, _progress(call, plan) as progress:
         result = plan.run(control, progress)
     if plan.rounds:
@@ -83,7 +91,7 @@ def carry_out(
     answer = {**plan.as_json(), "done": result.done, "result": result.data}
     call.answer(answer, result.lines)
     if result.outcome is Outcome.STOPPED and control.stopped:
-        raise KeyboardInterrupt
+        raise control.interrupt
     ended_early = result.outcome is Outcome.STOPPED and plan.stoppable
     if result.stopped_by_canary or result.outcome is Outcome.FAILED or ended_early:
         sys.exit(RefusedError.exit_status)
@@ -229,12 +237,19 @@ class _EveryQueue:
             return None
 
 
-@contextmanager
-def _stopping() -> Iterator[Control]:
-    """The first Ctrl-C (or SIGTERM) stops after the current batch; the next one interrupts it."""
-    control = Control()
+class _Signalled(Control):
+    interrupt = KeyboardInterrupt()
+    """What the signal that stopped it does elsewhere: each has its own exit status."""
 
-    def stop(_: int) -> None:
+
+@contextmanager
+def _stopping() -> Iterator[_Signalled]:
+    """The first Ctrl-C (or SIGTERM) stops after the current batch; the next one interrupts it."""
+    control = _Signalled()
+
+    def stop(number: int) -> None:
+        if number != signal.SIGINT:
+            control.interrupt = Stopped(number)
         control.stop()
         after_echo = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""  # of "^C"
         narrate(f"{after_echo}Stopping after this batch; Ctrl-C again interrupts it.")

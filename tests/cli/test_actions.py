@@ -161,8 +161,9 @@ def test_the_audit_knows_which_verbs_there_are(console: Console, mail: str) -> N
     )
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
-    console: Console, install: Install
+    console: Console, install: Install, number: signal.Signals, status: int
 ) -> None:
     name = install("fifo")
     console.done("push", name, "-", "--lines", stdin=b"".join(b"%d\n" % n for n in range(300)))
@@ -171,9 +172,9 @@ def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
         wait_until(lambda: bool(done_so_far(console, name)), "a first batch")
         (acting,) = console.status(name)["acting"]
         assert (acting["verb"], acting["planned"]) == ("purge", 300)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         _, err = running.communicate(timeout=PATIENCE_SECONDS)
-    assert running.returncode == 130
+    assert running.returncode == status
     assert b"Stopping after this batch" in err
     assert console.status(name)["acting"] == []
     (entry,) = console.done("audit", name, "--verb", "purge", "--json").json["actions"]
