@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from console import sql
 from console.actions import message_action
+from console.actions.install import uninstall
 from console.actions.restore import RESERVED, Restore
 from console.engines import Timeouts, open_database
 from console.errors import BusyError, RefusedError
@@ -32,12 +33,14 @@ from tests.pipeline.archive_tools import (
     archived_keys,
     execute_sql,
     payloads,
+    push_and_pop,
     rows_in_lake,
     run,
     stop_at,
 )
 from tests.servers import wait_until
 from tests.tools.local_tasks import LocalTasks
+from tests.tools.queues import install_queue
 
 pytestmark = pytest.mark.slow
 
@@ -278,6 +281,28 @@ def test_a_run_that_lost_its_lease_changes_nothing_more(
         run(filled, lake, tasks=hook)
     assert len(archived_keys(filled)) == 30
     assert rows_in_lake(lake) == []
+
+
+@pytest.mark.parametrize("work", [export.export, files.verify])
+def test_a_queue_uninstalled_and_installed_again_meanwhile_goes_its_own_way(
+    filled: Client, lake: Lake, work: Work
+) -> None:
+    """What the lake has got by then stays there; the new queue's rows are others."""
+
+    def replace_queue() -> None:
+        uninstall(filled.database, filled.queue, keep_archive=False, with_messages=True)
+        name = filled.queue.name
+        install_queue(filled.database, name, "fifo", archive_at_pop="on")
+        push_and_pop(filled, 7)
+
+    with pytest.raises(RefusedError, match="or its queue uninstalled"):
+        run(filled, lake, tasks=HookedTasks(work, replace_queue))
+    before = len(rows_in_lake(lake))
+    assert before == (30 if work == files.verify else 0)
+    (done,) = run(filled, lake)
+    assert (done.exported, done.deleted) == (7, 7)
+    assert len(rows_in_lake(lake)) == before + 7
+    assert execute_sql(filled, "SELECT count(*) FROM dbq.lake_row") == [(0,)]
 
 
 def test_a_run_whose_plan_was_taken_over_deletes_nothing_more(filled: Client, lake: Lake) -> None:

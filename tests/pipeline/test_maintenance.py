@@ -3,6 +3,8 @@
 Whatever is at work beside it: each row is in the table once, but for those to be taken out.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +23,7 @@ from console.engines import open_database
 from console.errors import RefusedError
 from console.features.lake import delta
 from console.features.lake import spark as sessions
+from console.features.lake.archive import files
 from console.features.lake.archive.files import SCHEMA, pq
 from console.features.lake.filters import matches, parse_filters
 from console.features.lake.lake import DamagedError, Lake
@@ -31,6 +34,7 @@ from console.features.lake.table import MessagesTable
 from tests.cli.calls import call
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import (
+    HookedTasks,
     archived_keys,
     execute_sql,
     flip,
@@ -154,6 +158,37 @@ def test_an_archive_run_beside_compact(
     between(monkeypatch, lambda: run(filled, lake))
     assert compact.compact(planned(lake)).rows == 45
     assert len({row["archive_id"] for row in rows(lake)}) == len(rows(lake)) == 49
+
+
+def age_log(lake: Lake) -> None:
+    """So that a compaction removes it, with the commit that others have opened."""
+    a_month_ago = time.time() - 40 * 86_400
+    for path in Path(lake.path("messages/_delta_log")).iterdir():
+        os.utime(path, (a_month_ago, a_month_ago))
+
+
+def test_a_compaction_that_forgets_commits_of_a_month_ago_is_no_other_lake(
+    filled: Client, lake: Lake
+) -> None:
+    several_runs(filled, lake, 5)
+    push_and_pop(filled, 5)
+    age_log(lake)
+    forgets = HookedTasks(files.verify, lambda: compact.compact(planned(lake)))
+    (done,) = run(filled, lake, tasks=forgets)
+    assert (done.exported, done.deleted) == (5, 5)
+    assert len(rows(lake)) == 60
+
+
+def test_of_two_compactions_of_a_lake_of_a_month_ago_one_is_refused(
+    filled: Client, lake: Lake
+) -> None:
+    several_runs(filled, lake, 5)
+    age_log(lake)
+    late = planned(lake)
+    compact.compact(planned(lake))
+    with pytest.raises(RefusedError, match="Another run took files out"):
+        compact.compact(late)
+    assert len(rows(lake)) == 55
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["this console", "another program"])

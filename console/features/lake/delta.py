@@ -114,12 +114,35 @@ class LakeTable:
         return True
 
     def is_there(self) -> bool:
-        """Whether no other table has taken its place."""
-        return self.lake.exists(f"{self.FOLDER}/_delta_log/{self._table.version():020}.json")
+        """Whether no other table has taken its place, nor an older state of this one."""
+        log = f"{self.FOLDER}/_delta_log/{self._table.version():020}.json"
+        return self.lake.exists(log) or self._opened_again()
+
+    def _opened_again(self) -> bool:
+        """Others' checkpoints forget commits of a month ago, this one's own too: then it goes on
+        from the last one. False: that is not a later one of this table."""
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415  # the extra's
+
+        with self._translated(self.lake):
+            try:
+                now = self._opened(self.lake)
+            except TableNotFoundError:
+                return False
+            if str(now.metadata().id) != self.id or now.version() <= self._table.version():
+                return False
+        self._table = now
+        self._serials.clear()
+        return True
 
     def _update(self) -> None:
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415  # the extra's
+
         self._serials.clear()
-        self._table.update_incremental()
+        try:
+            self._table.update_incremental()
+        except DeltaError:
+            if not self._opened_again():
+                raise
 
     def last_serial(self, application: str) -> int:
         """Of the last transaction of this application that the table has; 0: of none."""

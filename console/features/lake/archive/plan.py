@@ -174,9 +174,11 @@ def require_charge(connection: Connection, plan: LakePlan) -> None:
 
 def not_in_charge() -> RefusedError:
     return RefusedError(
-        "This run was stopped: another one has taken over its plan.",
-        why="It was not heard of for too long: this machine or the database stood still.",
-        next_step="What was done is kept, and the other run goes on from there.",
+        "This run was stopped: its plan was taken over by another run, or its queue uninstalled.",
+        why="A run that is not heard of for too long (this machine or the database stood still) "
+        "loses its plan to the next one; an uninstall removes it.",
+        next_step="What was done is kept: what the lake has stays there. See what happened: "
+        "dbq-console audit",
     )
 
 
