@@ -188,6 +188,11 @@ def _columns(context: CheckContext) -> Sequence[DrawnColumn]:
 def _check_sequences(context: CheckContext) -> Iterator[Finding]:
     if not context.can_query("ids", "sequences"):
         return
+    database = context.database
+    standby = database.standby() if database.capabilities.read_only else None
+    if standby is not None and standby.subscription is not None:
+        context.unseen.append("ids: a copy has no sequences of its publisher's")
+        return
     columns = _columns(context)
     hidden = [column for column in columns if not column.readable]
     if hidden:

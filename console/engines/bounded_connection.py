@@ -127,12 +127,15 @@ class Connection(psycopg.Connection[Any]):
 
     pooled = False
     """A pooler stands before the server: its sessions are others' too, and change."""
+    subscribes = False
+    """At the login a subscription wrote into a database of the server."""
 
     @property
     def reports_primary(self) -> bool:
         """By what the server reports at the login and at a promotion, without being asked. A pooler
-        reports what it was told once."""
-        return not self.pooled and self.info.parameter_status("in_hot_standby") == "off"
+        reports what it was told once. Whether a database is a copy by a subscription can change."""
+        reported = self.info.parameter_status("in_hot_standby") == "off"
+        return reported and not self.pooled and not self.subscribes
 
     _set_local = b""
     """Follows BEGIN, in the same message."""
@@ -152,6 +155,7 @@ class Connection(psycopg.Connection[Any]):
         for name in ("timestamptz", "timestamp", "date"):
             self.adapters.register_loader(postgres.types[name].oid, _TimeLoader)
         found = self._read_back()
+        self.subscribes = found.pop("subscribes") == "yes"
         self.pooled = pooled or found.pop("pid") != str(self.pgconn.backend_pid)
         if self.pooled or not settings.hold(found):
             self._set_local = settings.set_local

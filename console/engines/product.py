@@ -56,7 +56,7 @@ class ServerProbe:
     database: str
     database_user: str
     read_only: bool
-    """The server refuses writes (a standby, or default_transaction_read_only)."""
+    """The server refuses writes (a standby, or default_transaction_read_only), or it is a copy."""
     sees_all_sessions: bool
     may_create: bool
     counts_rows: bool

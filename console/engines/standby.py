@@ -1,4 +1,5 @@
-"""A standby: a server that replays what its primary wrote, and shows the past."""
+"""A standby: a server that replays what its primary wrote, and shows the past; or a database that a
+subscription makes a copy of another."""
 
 from __future__ import annotations
 
@@ -37,6 +38,8 @@ class Standby:
     received: int | None
     """The position in the log up to which it has received, and `replayed`; None: not known."""
     replayed: int | None
+    subscription: str | None = None
+    """By which the database is a copy of its publisher's; None: it is a server's standby."""
 
     @property
     def current(self) -> bool:
@@ -69,6 +72,8 @@ class Standby:
     @property
     def name(self) -> str:
         """`standby of db1:5432`."""
+        if self.subscription is not None:
+            return f"copy by the subscription {self.subscription}"
         return f"standby of {self.upstream}" if self.upstream else "standby"
 
     @property
@@ -83,11 +88,23 @@ class Standby:
     @property
     def no_writes(self) -> str:
         """Why no verb can run here."""
+        if self.subscription is not None:
+            return f"this database is a {self.name}, and so never written: connect to its publisher"
         where = f": connect to {self.upstream}" if self.upstream else ": connect to its primary"
         return f"this server is a {self.name}, which accepts no writes{where}"
 
     def refusal(self, doing: str) -> RefusedError:
         """Of whatever writes."""
+        if self.subscription is not None:
+            name = '"{}"'.format(self.subscription.replace('"', '""'))
+            return RefusedError(
+                f"Could not {doing}.",
+                why=f"This database is a {self.name}: what is popped here is popped there once "
+                "more, and a row of its own stops the subscription.",
+                next_step="Connect to its publisher. If the copy is to take over: "
+                f"ALTER SUBSCRIPTION {name} DISABLE, then dbq-console doctor --fix --code "
+                "id_sequence_behind, and doctor for its rings.",
+            )
         where = f": {self.upstream}" if self.upstream else ""
         return RefusedError(
             f"Could not {doing}.",
@@ -102,6 +119,7 @@ class Standby:
             "paused": self.paused,
             "receives": self.receives,
             "upstream": self.upstream,
+            "subscription": self.subscription,
             "as_of": (self.now - self.ago).isoformat() if known else None,
         }
 

@@ -527,8 +527,9 @@ class Search:
         if scan.by is By.NUMBER:
             raise RefusedError(
                 f"The messages of {self._source.queue.name!r} cannot be found.",
-                why="This login does not see the next numbers of the ring's sequences.",
-                next_step="Ask for the right to read them.",
+                why="The next numbers of the ring's sequences are not known: this login may not "
+                "read them, or the database is a copy, and a subscription replicates none.",
+                next_step="Ask for the right to read them; of a copy, ask its publisher.",
             )
         if self._key is not None:
             name = self._source.queue.name

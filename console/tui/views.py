@@ -66,7 +66,10 @@ class ConnectionView:
     @property
     def standby_words(self) -> str:
         """`STANDBY 5 min behind`; empty for a primary."""
-        return "" if self.standby is None else f"STANDBY {self.standby.short_lag}".strip()
+        if self.standby is None:
+            return ""
+        kind = "STANDBY" if self.standby.subscription is None else "COPY"
+        return f"{kind} {self.standby.short_lag}".strip()
 
     @property
     def level(self) -> Severity:

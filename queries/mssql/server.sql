@@ -89,7 +89,8 @@ IF CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) <> N'RE
         CAST(NULL AS nvarchar(256)) AS upstream,
         SYSUTCDATETIME() AS now,
         CAST(NULL AS bigint) AS received,
-        CAST(NULL AS bigint) AS replayed
+        CAST(NULL AS bigint) AS replayed,
+        CAST(NULL AS nvarchar(128)) AS subscription
     WHERE 1 = 0;
 ELSE IF CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 12) AND {sees_server_state} = 1
     SELECT
@@ -102,7 +103,8 @@ ELSE IF CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 12) AND {sees_s
         g.primary_replica AS upstream,
         SYSUTCDATETIME() AS now,
         CAST(NULL AS bigint) AS received,
-        CAST(NULL AS bigint) AS replayed
+        CAST(NULL AS bigint) AS replayed,
+        CAST(NULL AS nvarchar(128)) AS subscription
     FROM (SELECT DB_ID() AS database_id) AS d
     LEFT JOIN sys.dm_hadr_database_replica_states AS r ON d.database_id = r.database_id AND r.is_local = 1
     LEFT JOIN sys.dm_hadr_availability_group_states AS g ON r.group_id = g.group_id;
@@ -114,7 +116,8 @@ ELSE
         CAST(NULL AS nvarchar(256)) AS upstream,
         SYSUTCDATETIME() AS now,
         CAST(NULL AS bigint) AS received,
-        CAST(NULL AS bigint) AS replayed;
+        CAST(NULL AS bigint) AS replayed,
+        CAST(NULL AS nvarchar(128)) AS subscription;
 
 -- name: sessions_used
 -- one row: how many sessions users have (NULL where this login sees only its own), and how many they may have

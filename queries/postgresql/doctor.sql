@@ -5,7 +5,7 @@
 
 -- name: recovering
 -- one row: whether this server is a replica: transactions and claims are on its primary
-SELECT pg_is_in_recovery() AS recovering;
+SELECT {is_replica} AS recovering;
 
 -- name: indexes
 -- a row for each index of the given tables: its columns, its filter, and whether it is valid

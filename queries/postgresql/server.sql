@@ -1,7 +1,7 @@
 -- The server itself, whatever queues it holds.
 
 -- name: session_settings
--- one row: the process that answers, and the settings that every statement relies on
+-- one row: the process that answers, the settings that every statement relies on, and whether any database here may be a copy
 -- Qualified, since the search path is one of them.
 SELECT
     pg_catalog.pg_backend_pid() AS pid,
@@ -13,7 +13,8 @@ SELECT
     pg_catalog.current_setting('datestyle') AS datestyle,
     pg_catalog.current_setting('intervalstyle') AS intervalstyle,
     pg_catalog.current_setting('search_path') AS search_path,
-    pg_catalog.current_setting('default_transaction_isolation') AS default_transaction_isolation;
+    pg_catalog.current_setting('default_transaction_isolation') AS default_transaction_isolation,
+    CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_subscription AS s WHERE s.subenabled) THEN 'yes' ELSE 'no' END AS subscribes;
 
 -- name: task_settings
 -- one row: the settings of a transaction of the pipeline's tasks, whose connection goes through a pooler
@@ -32,7 +33,7 @@ SELECT
     CAST(current_setting('server_version_num') AS integer) AS version_number,
     current_database() AS database,
     current_user AS database_user,
-    (pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on') AS read_only,
+    ({is_replica} OR current_setting('default_transaction_read_only') = 'on') AS read_only,
     pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all_sessions,
     has_database_privilege(current_database(), 'CREATE') AS may_create,
     (current_setting('track_counts') = 'on' AND NOT pg_is_in_recovery()) AS counts_rows,
@@ -66,11 +67,11 @@ SELECT
         pg_stat_get_db_stat_reset_time((SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())),
         pg_is_in_recovery()
     ) AS incarnation,
-    NOT pg_is_in_recovery() AS sees_writers,
+    {is_replica} IS FALSE AS sees_writers,
     clock_timestamp() AS now;
 
 -- name: standby
--- no row on a primary; on a standby one row: whether it replays and receives, how long ago the moment was that it shows, and where it receives from
+-- no row on a primary; on a standby one row: whether it replays and receives, how long ago the moment was that it shows, and where it receives from; so too where a subscription makes the database a copy
 -- All that was received and is replayed is not behind, however old the last commit is: an idle primary writes nothing, and
 -- answers within half of wal_receiver_timeout. A standby that receives nothing, or has more to replay, shows the moment of
 -- the commit that it replayed last. Details of the receiver are for pg_read_all_stats, of primary_conninfo (which has a
@@ -88,7 +89,8 @@ SELECT
     coalesce(w.sender, c.host || coalesce(':' || c.port, '')) AS upstream,
     clock_timestamp() AS now,
     CAST(pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0') AS bigint) AS received,
-    CAST(pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0') AS bigint) AS replayed
+    CAST(pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0') AS bigint) AS replayed,
+    CAST(NULL AS text) AS subscription
 FROM (
     SELECT
         coalesce(bool_or(r.pid IS NOT NULL AND coalesce(r.status, 'streaming') = 'streaming'), false) AS receives,
@@ -110,7 +112,26 @@ CROSS JOIN LATERAL (
         END AS conninfo
     ) AS s
 ) AS c
-WHERE pg_is_in_recovery();
+WHERE pg_is_in_recovery()
+UNION ALL
+-- A subscription does not know what its publisher has not sent yet: the lag is not known.
+SELECT
+    false AS paused,
+    (
+        SELECT count(w.pid) > 0 FROM pg_stat_subscription AS w
+        WHERE w.subid = s.oid AND w.relid IS NULL
+    ) AS receives,
+    CAST(NULL AS double precision) AS lag_seconds,
+    CAST(NULL AS text) AS upstream,
+    clock_timestamp() AS now,
+    CAST(NULL AS bigint) AS received,
+    CAST(NULL AS bigint) AS replayed,
+    CAST(s.subname AS text) AS subscription
+FROM pg_subscription AS s
+INNER JOIN pg_subscription_rel AS r ON s.oid = r.srsubid
+INNER JOIN pg_class AS c ON r.srrelid = c.oid AND c.relname = 'queue'
+INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid AND n.nspname = 'dbq'
+WHERE s.subenabled;
 
 -- name: sessions_used
 -- one row: how many sessions clients have, and how many others than superusers may have
@@ -239,7 +260,7 @@ WHERE
 SELECT
     w.session AS session,
     CASE
-        WHEN w.pid IS NULL OR pg_is_in_recovery() THEN 'unknown' -- not ours; or a primary's, when queried on its standby
+        WHEN w.pid IS NULL OR {is_replica} THEN 'unknown' -- not ours; or a primary's, when queried on its standby
         WHEN a.pid IS NULL THEN 'gone'
         WHEN a.backend_start IS NULL THEN 'unknown' -- hidden for lack of pg_read_all_stats
         WHEN format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) = w.session THEN 'alive'

@@ -80,6 +80,20 @@ def more(long: bool) -> Verbs:
     return READING if long else READING[:4]
 
 
+def test_a_ring_on_a_standby_lists_all_that_is_ready(pair: Pair) -> None:
+    """A standby shows its sequences up to 32 ahead of what was popped."""
+    on_primary = Console(pair.primary.url)
+    for options, first in (("size=50", 2), ("size=50 subscribers=a,b", 1)):
+        on_primary.install(f"ring {options}", "turns")
+        on_primary.done("push", "turns", "-", "--lines", stdin=b"0\n1\n2\n3\n4\n")
+        on_primary.done("pop", "turns", *["--subscriber", "a"] * (first == 1))
+        pair.caught_up()
+        listed = Console(pair.standby.url).done("messages", "turns", "--json").json["messages"]
+        assert [message["number"] for message in listed] == list(range(first, 6)), options
+        on_primary.done("uninstall", "turns", "--with-messages", "--yes", "turns")
+    pair.caught_up()
+
+
 def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(
     pair: Pair, tmp_path: Path, more: Verbs
 ) -> None:

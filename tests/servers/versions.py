@@ -214,3 +214,38 @@ def streaming(version: str) -> Iterator[Pair]:
         finally:
             standby.stop()
             primary.stop()
+
+
+@contextmanager
+def publishing(version: str) -> Iterator[Pair]:
+    """A publisher of all its tables, and a server with the same schema that is to subscribe."""
+    with _folders(version) as (bin_, servers):
+        pair = Pair(
+            VersionServer(bin_, servers / "publisher"), VersionServer(bin_, servers / "copy")
+        )
+        try:
+            for server in (pair.primary, pair.standby):
+                server.initialise()
+                server.start(wal_level="logical")
+            yield pair
+        finally:
+            pair.standby.stop()
+            pair.primary.stop()
+
+
+def subscribe(pair: Pair) -> None:
+    """Make the second server's database a copy of the first one's, by the subscription `mirror`."""
+    dump = [*_client(pair.primary, "pg_dump"), "--schema-only"]
+    schema = subprocess.run(dump, check=True, capture_output=True).stdout
+    load = [*_client(pair.standby, "psql"), "--quiet", "--set=ON_ERROR_STOP=1"]
+    subprocess.run(load, input=schema, check=True, capture_output=True)
+    pair.primary.run("CREATE PUBLICATION everything FOR ALL TABLES")
+    source = f"host=127.0.0.1 port={pair.primary.port} user=postgres dbname=postgres"
+    pair.standby.run(f"CREATE SUBSCRIPTION mirror CONNECTION '{source}' PUBLICATION everything")
+    unready = "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'"
+    wait_until(lambda: pair.standby.value(unready) == 0, "all tables are copied")
+
+
+def _client(server: VersionServer, program: str) -> list[str]:
+    where = ["--host=127.0.0.1", f"--port={server.port}", "--username=postgres"]
+    return [str(server.bin / program), *where, "--dbname=postgres"]

@@ -394,7 +394,7 @@ SELECT
     END AS timeline,
     d.xact_rollback AS rollbacks,
     d.sessions_abandoned + d.sessions_fatal + d.sessions_killed AS sessions_lost,
-    pg_is_in_recovery() AS recovering,
+    {is_replica} AS recovering,
     -- What a sequence logs ahead, and the one number whose commit was missing.
     33 AS ahead
 FROM pg_stat_database AS d
