@@ -16,6 +16,7 @@ from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
 from console.catalog.decisions import Decision
 from console.clock import elapsed, utc
+from console.designs import Flow
 from console.engines import Database, Session, Timeouts, product_of, time_limit
 from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError
@@ -193,7 +194,8 @@ def take_sample(
             lag = timedelta() if standby is None else standby.ago
             run = SampleRun(database, session, memory, budget, stuck_after_seconds, lag)
             more = _Extras(database, session, memory, budget, run.stuck_after, lag)
-            readings = _read(run, more, queues)
+            is_copy = standby is not None and standby.subscription is not None
+            readings = _read(run, more, queues, is_copy=is_copy)
         problems = readings.problems
         if run.locked:
             from console.monitor.blocked import blocked_words  # noqa: PLC0415  # rarely needed
@@ -258,9 +260,10 @@ class _Readings:
         )
 
 
-def _read(run: SampleRun, more: _Extras, queues: Sequence[Queue]) -> _Readings:
+def _read(run: SampleRun, more: _Extras, queues: Sequence[Queue], *, is_copy: bool) -> _Readings:
     """The figures first; those of queues that are not as deep as they were once more, last."""
-    known = [queue for queue in queues if not queue.not_readable]
+    numbered = [queue for queue in queues if is_copy and queue.design.flow is Flow.NUMBERS]
+    known = [queue for queue in queues if not queue.not_readable and queue not in numbered]
     rows = run.sample(known)
     holders = more.holders(known) if run.server.sees_writers else {}
     claims = more.claims(known, rows)
@@ -272,8 +275,12 @@ def _read(run: SampleRun, more: _Extras, queues: Sequence[Queue]) -> _Readings:
     rows |= run.sample(shallow)
     unknown = [queue for queue in queues if queue.not_readable]
     rows |= {key_of(queue): SampledRow(None, queue.not_readable, elapsed()) for queue in unknown}
+    rows |= {key_of(queue): SampledRow(None, _NO_SEQUENCES, elapsed()) for queue in numbered}
     rows = {key: row.as_of(more.lag) for key, row in rows.items()}
     return _Readings(rows, holders, claims, estimated, archived, subscribers, problems, latency)
+
+
+_NO_SEQUENCES = "a subscription replicates no sequences: its numbers are its publisher's"
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ SELECT
         pg_stat_get_db_stat_reset_time((SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())),
         pg_is_in_recovery()
     ) AS incarnation,
-    {is_replica} IS FALSE AS sees_writers,
+    NOT pg_is_in_recovery() AS sees_writers,
     clock_timestamp() AS now;
 
 -- name: standby

@@ -15,8 +15,8 @@ END
 
 -- name: status
 -- one row: the two next numbers, the ready messages (null: too many to count), the age of the oldest
--- Ready are the messages in the slots of the next pop numbers, and those of parked numbers. A replica has other sequences:
--- there the next numbers are not known.
+-- Ready are the messages in the slots of the next pop numbers, and those of parked numbers. A standby shows sequences up
+-- to 32 ahead: there the next numbers are not known.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -111,15 +111,15 @@ FROM (
         greatest(least(n.next_push - n.next_pop, n.size, CAST('{ready_limit}' AS bigint)), 0) AS slots_to_read
     FROM (
         SELECT
-            CASE WHEN NOT {is_replica} THEN (
+            CASE WHEN NOT pg_is_in_recovery() THEN (
                 SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{push_sequence}" AS s
             ) END AS next_push,
             -- when of=one
-            CASE WHEN NOT {is_replica} THEN (
+            CASE WHEN NOT pg_is_in_recovery() THEN (
                 SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s
             ) END AS next_pop,
             -- end
-            CASE WHEN NOT {is_replica} THEN {next_pop_of_all} END AS next_pop, -- when of=all
+            CASE WHEN NOT pg_is_in_recovery() THEN {next_pop_of_all} END AS next_pop, -- when of=all
             -- when installed=yes
             c.size AS size,
             c.base AS base
@@ -224,16 +224,14 @@ CROSS JOIN LATERAL (
 ) AS found
 
 -- name: extent
--- one row: the first and the last number still to be popped (null on a copy: not known), and the number of slots
+-- one row: the first (null on a copy: not known) and the last number still to be popped, and the number of slots
 -- A standby shows sequences up to 32 ahead: there it begins before what the primary has popped, which has no references.
 SELECT
     CASE WHEN NOT {is_copy} THEN greatest(0, (
         SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s -- when of=one
         {next_pop_of_all} -- when of=all
     ) - CASE WHEN pg_is_in_recovery() THEN 33 ELSE 0 END) END AS first,
-    CASE WHEN NOT {is_copy} THEN (
-        SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{push_sequence}" AS s
-    ) END AS last,
+    (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{push_sequence}" AS s) AS last,
     -- when installed=yes
     c.size AS slots
 FROM "{schema}"."{queue}_config" AS c;

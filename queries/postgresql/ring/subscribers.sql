@@ -410,10 +410,10 @@ FROM (
             s.subscriber,
             s.number,
             c.size,
-            CASE WHEN NOT {is_replica} THEN (
+            CASE WHEN NOT pg_is_in_recovery() THEN (
                 SELECT q.last_value + CAST(q.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS q
             ) END AS next_push,
-            CASE WHEN NOT {is_replica} THEN CASE s.number
+            CASE WHEN NOT pg_is_in_recovery() THEN CASE s.number
                 -- each subscriber
                 WHEN {subscriber_number} THEN (
                     SELECT q.last_value + CAST(q.is_called AS integer)
