@@ -156,6 +156,30 @@ def test_a_file_that_was_taken_out_of_the_table_is_exported_again(
     assert payloads(lake) == sent
 
 
+def test_files_that_go_before_their_commit_cost_no_row(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a compaction on a machine whose clock is over a week ahead."""
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    commit = MessagesTable.commit
+
+    def removed_first(table: MessagesTable, *words: Any) -> bool:
+        lake.remove(lake.data_files("messages")[0])
+        return commit(table, *words)
+
+    with monkeypatch.context() as ahead:
+        ahead.setattr(MessagesTable, "commit", removed_first)
+        with pytest.raises(DamagedError, match="1 of 1 file went while"):
+            run(filled, lake)
+    assert len(archived_keys(filled)) == 30
+    with pytest.raises(DamagedError):
+        run(filled, lake)
+    assert len(archived_keys(filled)) == 30
+    DeltaTable(lake.path("messages")).repair()
+    run(filled, lake)
+    assert (len(archived_keys(filled)), payloads(lake)) == (0, sent)
+
+
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
 def test_a_run_on_a_full_or_read_only_lake_fails_and_can_be_continued(
     filled: Client, lake: Lake, number: int, monkeypatch: pytest.MonkeyPatch

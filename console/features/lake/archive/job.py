@@ -628,6 +628,15 @@ class _Run:
                     why="A copy of this database, or of this run, writes into the same lake.",
                     next_step="Nothing was deleted. Run it again: it compares the rows one by one.",
                 )
+            # From now on no compaction takes them for what a killed run has left.
+            if gone := [one["path"] for one in entries if not self._lake.exists(one["path"])]:
+                raise DamagedError(
+                    f"{len(gone)} of {numbered(len(entries), 'file')} went while they were committed.",
+                    why=f"{gone[0]}: a compaction on a machine whose clock is days ahead does so.",
+                    next_step="Nothing was deleted. Set the clocks, take the files out of the "
+                    "table (FSCK REPAIR TABLE, or repair() in Python) and run it again: it exports "
+                    "these rows again.",
+                )
             self._behind = True
             self._set(state=COMMITTED, committed=self._plan.serial)
         else:
