@@ -14,7 +14,6 @@ from console.features.history.segments import SAMPLES
 from console.features.lake import java as javas
 from console.features.lake import runs, spark
 from console.features.lake.runs import RunOutcome
-from tests.cli.calls import call
 from tests.pipeline.conftest import FAST
 from tests.pipeline.recorded import BEGIN, sample, write
 
@@ -89,15 +88,40 @@ def test_the_wrapper_of_java_only_drops_the_added_module(
     assert javas.find_java() != home / "bin" / "java", "never itself"
 
 
-def test_without_the_extra_the_verb_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    url = "postgresql+psycopg://nobody@127.0.0.1:1/nowhere"
-    answer = call("pipeline", "archive", "jobs", "--lake", str(tmp_path), "--url", url, "--yes")
-    assert answer.status == 3
-    assert javas.INSTALL in answer.err
-    assert "Traceback" not in answer.err
+WITHOUT_THE_EXTRA = """
+import sys
+
+sys.modules |= dict.fromkeys(["adbc_driver_postgresql", "deltalake", "numpy", "pandas", "pyspark"])
+from console.cli import main
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "archive jobs --yes",
+        "rollup",
+        "verify jobs",
+        "replay jobs --yes",
+        "compact --yes",
+        "expire --older 1d --yes",
+        "erase --queue jobs --id 1 --yes",
+        "lake",
+    ],
+)
+def test_without_the_extra_each_job_names_what_to_install(words: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_EXTRA, "pipeline", *words.split()],
+        env=os.environ | {"DBQ_URL": "postgresql://nobody@127.0.0.1:1/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 3
+    assert javas.INSTALL in answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 # -- what protects the connections of a job

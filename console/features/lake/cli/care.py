@@ -27,9 +27,7 @@ _QUEUES = Parameter(
 
 def _opened(lake: str | None) -> "Lake":
     from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
-    from console.features.lake.spark import require_extra  # noqa: PLC0415
 
-    require_extra()
     opened = Lake(lake or default_lake())
     about(lake=opened.location)
     return opened

@@ -49,9 +49,8 @@ def rollup(
     """
     from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
     from console.features.lake.rollup import job  # noqa: PLC0415
-    from console.features.lake.spark import require_extra, tasks  # noqa: PLC0415
+    from console.features.lake.spark import tasks  # noqa: PLC0415
 
-    require_extra()
     zone_of = _zones(call, zone)
     opened = Lake(lake or default_lake())
     about(lake=opened.location)
@@ -130,12 +129,10 @@ def verify(  # noqa: PLR0913  # a verb's options
     """
     if pop_log is None and name is None:
         raise UsageError("verify needs a --pop-log, or the NAME of a queue with pops in a lake.")
-    from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
-    from console.features.lake.spark import require_extra, session  # noqa: PLC0415
-
-    require_extra()
     from console.features.lake import verify as job  # noqa: PLC0415
     from console.features.lake.frames import read_archive  # noqa: PLC0415
+    from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
+    from console.features.lake.spark import session  # noqa: PLC0415
     from console.features.lake.table import find_archive  # noqa: PLC0415
 
     promised = _order(call, name, order)
@@ -194,13 +191,11 @@ def replay(  # noqa: PLR0913  # a verb's options
       dbq-console pipeline replay mail --lake /srv/lake --filter 'error~time-out' --dry-run
       dbq-console pipeline replay mail --lake /srv/lake --filter since=2026-03-28 --yes mail
     """
-    from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
-    from console.features.lake.spark import require_extra, security, session  # noqa: PLC0415
-
-    require_extra()
     from console.features.lake import frames as selection  # noqa: PLC0415
     from console.features.lake import replay as job  # noqa: PLC0415
     from console.features.lake.filters import parse_filters  # noqa: PLC0415
+    from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
+    from console.features.lake.spark import security, session  # noqa: PLC0415
     from console.features.lake.table import find_archive  # noqa: PLC0415
 
     filters = parse_filters(words)
@@ -296,12 +291,9 @@ def archive(  # noqa: PLR0913  # a verb's options
         )
     if (prune and not copies) or (copies and (several or cancel)):
         raise UsageError("--prune goes with --copy, and --copy with the name of one queue.")
-    from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
-    from console.features.lake.spark import require_extra  # noqa: PLC0415
-
-    require_extra()
     from console.features.lake.archive import job  # noqa: PLC0415
     from console.features.lake.cli import archiving  # noqa: PLC0415
+    from console.features.lake.lake import Lake  # noqa: PLC0415  # slow to import
 
     opened = Lake(lake or default_lake())
     how = archiving.Archiving(call, opened, master, connections, shared)

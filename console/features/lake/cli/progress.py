@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import click
@@ -54,13 +55,20 @@ class LaunchedJob(RecordedJob):
 def job(
     name: str, *before: Parameter, kind: type[CallCommand] = RecordedJob, **more: Any
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """The command of a job that the function runs: its options are those of the job's value;
-    `before`: those that no form has."""
+    """The command of a job that the function runs, where the extra is installed: its options are
+    those of the job's value; `before`: those that no form has."""
 
     def command(run: Callable[..., None]) -> click.Command:
+        @wraps(run)
+        def with_extra(*words: Any, **options: Any) -> None:
+            from console.features.lake.spark import require_extra  # noqa: PLC0415  # slow to import
+
+            require_extra()  # before `run` imports anything of it
+            run(*words, **options)
+
         of = BY_NAME[name]
         parameters = (*before, *of.parameters)
-        return as_command(replace(of, run=run, parameters=parameters), kind=kind, **more)
+        return as_command(replace(of, run=with_extra, parameters=parameters), kind=kind, **more)
 
     return command
 
