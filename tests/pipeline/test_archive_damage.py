@@ -169,7 +169,7 @@ def test_files_that_go_before_their_commit_cost_no_row(
 
     with monkeypatch.context() as ahead:
         ahead.setattr(MessagesTable, "commit", removed_first)
-        with pytest.raises(DamagedError, match="1 of 1 file went while"):
+        with pytest.raises(DamagedError, match="1 of 1 file went before"):
             run(filled, lake)
     assert len(archived_keys(filled)) == 30
     with pytest.raises(DamagedError):

@@ -631,7 +631,7 @@ class _Run:
             # From now on no compaction takes them for what a killed run has left.
             if gone := [one["path"] for one in entries if not self._lake.exists(one["path"])]:
                 raise DamagedError(
-                    f"{len(gone)} of {numbered(len(entries), 'file')} went while they were committed.",
+                    f"{len(gone)} of {numbered(len(entries), 'file')} went before their commit.",
                     why=f"{gone[0]}: a compaction on a machine whose clock is days ahead does so.",
                     next_step="Nothing was deleted. Set the clocks, take the files out of the "
                     "table (FSCK REPAIR TABLE, or repair() in Python) and run it again: it exports "
