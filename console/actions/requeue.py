@@ -129,7 +129,7 @@ class _MakeReady(RowAction):
 
 
 class Release(_MakeReady):
-    """`force`: also claims whose owner is alive; `unknown`: also those whose owner is unknown."""
+    """`unknown`: also claims whose owner is unknown; `force`: all, young ones too."""
 
     verb = "release"
     states = ("claimed",)
@@ -157,7 +157,7 @@ class Release(_MakeReady):
         super().__init__(source, detail=", ".join(flags), to_back="no")
         self._stuck_after_seconds = stuck_after_seconds
         self._force = force
-        self._unknown = unknown or force
+        self._unknown = unknown
         self._alive: set[str] = set()
 
     grouping = Grouping.BY_CLAIMANT
@@ -191,14 +191,14 @@ class Release(_MakeReady):
         return left
 
     def _why_not(self, side: int | None, evidence: Evidence, *, bound: bool) -> str:
-        if evidence is Evidence.GONE and bound:
+        if self._force or (evidence is Evidence.GONE and bound):
             return ""
         if evidence is Evidence.ALIVE:
-            return "" if self._force else ALIVE
+            return ALIVE
         if side is None:
             return "" if self._unknown else UNDATED
         if side < 0:
-            return "" if self._force and evidence is Evidence.UNKNOWN else YOUNG
+            return YOUNG
         return "" if self._unknown or evidence is Evidence.GONE else UNKNOWN
 
     def consequences(

@@ -188,7 +188,9 @@ RELEASE = Verb(
         FILTER,
         SUBSCRIBER,
         Parameter("unknown", "Also claims whose owner is unknown.", is_flag=True),
-        Parameter("force", "Also claims whose owner is alive.", is_flag=True),
+        Parameter(
+            "force", "All claims: young ones too, and those whose owner is alive.", is_flag=True
+        ),
         BATCH,
         RATE,
         CANARY,

@@ -7,9 +7,12 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
+from console.actions.execute import plan
+from console.actions.requeue import Release
 from console.doctor import repairs, row_scan
 from console.doctor.repairs import NO_PAYLOAD
 from console.monitor.limits import DEFAULTS, Severity
+from tests.contract.message_actions import source_of
 from tests.contract.variants import Variant
 from tests.faults.harness.doctor import codes_of, evidence_of, finding_of, without_notes
 from tests.faults.harness.queue import (
@@ -72,6 +75,18 @@ def test_an_unbound_owner_is_gone_only_after_the_threshold(use: Use) -> None:
         return "claims_gone" in client.codes(IMPATIENT)
 
     wait_until(gone_found, "the claim is old, and its session is gone")
+
+
+def test_force_releases_a_young_claim_whose_session_is_gone(use: Use) -> None:
+    """As it does one whose owner is alive or unknown."""
+    client = use(CLAIM, 1)
+    with closing(connect(client.url)) as consumer:
+        client.popped_by(consumer)
+        client.end_session(consumer)
+    source = source_of(client)
+    for force in (False, True):
+        action = Release(source, stuck_after_seconds=3600.0, force=force)
+        assert plan(client.database, action).run_to_end().done == force
 
 
 @pytest.mark.parametrize("variant", SOME, ids=str)

@@ -46,7 +46,7 @@ def test_ages_and_rates_include_the_time_that_the_machine_slept(
     """After the machine wakes up, figures and rates are eight hours old."""
     slept = 0.0
     ticking = clock.elapsed
-    for module in ("monitor.sampler", "monitor.sample", "monitor.sample_queries"):
+    for module in ("monitor.sample", "monitor.sample_queries"):
         monkeypatch.setattr(f"console.{module}.elapsed", lambda: ticking() + slept)
     with proxied(url, HASTY) as (proxy, database):
         sampler = Sampler(database, timeouts=HASTY)
