@@ -328,6 +328,7 @@ TABS_SHOW = {
     "history": "Nothing is recorded here.",
     "consumers": "as of ",
     "timeline": "1 event",
+    "why": "too little is known",
 }
 """What each tab of a ring shows of `orders`."""
 SCREENS_SHOW = {

@@ -44,14 +44,14 @@ def _list(call: Call) -> None:
     ]
     mine = [_own_json(preset) for preset in own.every()]
     where = [str(folder) for folder in own.folders()]
-    lines = [f"{of.name:<18}{of.library}" for of in LIBRARIES.values()]
+    lines = [f"{of.name:<20}{of.library}" for of in LIBRARIES.values()]
     exists = {True: "", False: " (does not exist)"}
     lines += ["", *(f"your own, in {path}{exists[path.is_dir()]}:" for path in own.folders())]
     for own_preset in own.every():
         library = "?" if own_preset.design is None else own_preset.design.library
         lines += [
-            f"{own_preset.name:<18}{library}  {own_preset.path}",
-            f"{'':<18}{_standing(own_preset)}",
+            f"{own_preset.name:<20}{library}  {own_preset.path}",
+            f"{'':<20}{_standing(own_preset)}",
         ]
     if not own.every():
         lines.append("none. To write one: dbq-console help presets")
