@@ -76,7 +76,7 @@ LAWS = {
     # Statements, pages, entries, rows, bytes.
     "sample": law(32, 1_000, 40_000, 130, 52_000),
     "the sampler's next sample": law(28, 850, 20_000, 28, 46_000),
-    "three pages of messages": law(24, 40, 220, 165, 95_000),
+    "three pages of messages": law(24, 46, 220, 165, 95_000),
     "three pages of messages of heap": law(18, 125, 12_500, 165, 45_000),
     "export": law(30, 700, 600, 20, 20_000, each=(0.003, 0.12, 1.1, 1.01, 260)),
     "export of heap": law(30, 700, 600, 20, 20_000, each=(0.003, 0.1, 8.5, 1.01, 200)),

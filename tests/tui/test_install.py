@@ -174,7 +174,7 @@ async def test_a_queue_is_installed_smoke_tested_and_shown_in_the_audit(
         await console.press("enter")
         trial = console.on_top(SmokeScreen)
         # A smoke test that is stopped leaves nothing.
-        monkeypatch.setattr(smoke, "_MESSAGES_EACH", 1_000)
+        monkeypatch.setattr(smoke, "_MESSAGES_EACH", 100_000)
         await console.press("enter")
         await console.until(lambda: trial._trial is not None and trial._trial.progress)
         await console.press("t")
