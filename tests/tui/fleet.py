@@ -148,7 +148,8 @@ def measure_fleet(hosts: int, queues: int, seconds: float) -> Iterator[FleetFigu
     silent = hosts // 3
     with ExitStack() as opened:
         servers = [opened.enter_context(EmbeddedServer.start(settings=_SETTINGS)) for _ in "123"]
-        folder = Path(opened.enter_context(TemporaryDirectory()))
+        # What closes the console's recordings outlives it.
+        folder = Path(opened.enter_context(TemporaryDirectory(ignore_cleanup_errors=True)))
         fleet = opened.enter_context(
             fleet_on([server.url for server in servers], folder, hosts, queues)
         )

@@ -193,7 +193,6 @@ def spawned(command: Sequence[str]) -> "pexpect.spawn[str]":
 def quit_console(console: "pexpect.spawn[str]") -> None:
     console.send("\x11")
     console.expect(pexpect.EOF)
-    console.wait()  # its terminal ends before it does: its recordings are closed last
 
 
 def share(console: "pexpect.spawn[str]", seconds: float) -> float:
