@@ -74,9 +74,15 @@ def _fill_ring(connection: psycopg.Connection, queue: Queue, payload: str, count
     """A new ring as it is after this many pushes."""
     connection.execute(
         SQL(
-            "UPDATE {} SET message_id = slot, first_id = slot, time = now(), message = {},"
-            " reference_count = 1 WHERE slot BETWEEN 1 AND {}"
-        ).format(Identifier(queue.schema, queue.name), payload, count)
+            "UPDATE {} SET message_id = n.number, first_id = n.number, time = now(), message = {},"
+            " reference_count = 1 FROM generate_series(1, {}) AS n (number), {} AS c"
+            " WHERE slot = n.number % c.size"
+        ).format(
+            Identifier(queue.schema, queue.name),
+            payload,
+            count,
+            Identifier(queue.schema, f"{queue.name}_config"),
+        )
     )
     sequence = Identifier(queue.schema, f"{queue.name}_push_seq").as_string(connection)
     connection.execute(SQL("SELECT setval({}, {})").format(sequence, count))
