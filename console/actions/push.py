@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from console import sql
+from console.actions.availability import rows_hidden
 from console.catalog import Kind, Queue, decisions, require_rows
-from console.designs import DESIGNS, Flow
+from console.designs import DESIGNS
 from console.engines import Database, Product, product_of, retry_transient
 from console.errors import ConsoleError, InDoubtError, UsageError
 from console.formats import numbered, parse_duration, parse_moment
@@ -282,7 +283,7 @@ def require_interface(queue: Queue) -> None:
             f"The queue {queue.name!r} was uninstalled; only its archive is left.",
             next_step="Install a queue under another name.",
         )
-    if queue.design.flow is Flow.NUMBERS:  # a push finds its slot among the rows
+    if rows_hidden(queue, "push"):
         require_rows(queue)
 
 

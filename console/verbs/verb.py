@@ -154,12 +154,10 @@ class Verb(Command):
                 why=f"This connection has {target.rights.word}.",
             )
         queue = target.queue
+        what = f"{self.name} is not available for the queue {queue.name!r}."
         if not queue.design.trusted and (why := self.unavailable(queue)):
-            raise RefusedError(
-                f"{self.name} is not available for the queue {queue.name!r}.", why=f"{why}."
-            )
+            raise RefusedError(what, why=f"{why}.")
         if rows_hidden(queue, self.name):
-            what = f"{self.name} is not available for the queue {queue.name!r}."
             catalog.require_rows(queue, what)
         plan = self.make_plan(target, values)
         if self.name in decisions.PROTECTED_FROM and (protection := target.protection):

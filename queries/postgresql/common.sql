@@ -208,14 +208,18 @@ t.oid IN (
 -- a row, in the FROM clause: else a transaction shows the sessions, and what they do, of its first reading
 (SELECT pg_stat_clear_snapshot() AS forgotten LIMIT 1)
 
+-- define: writing_subscriptions
+-- a row `writer` for each subscription that writes this catalog
+-- By its name: whoever may not use the schema may ask this.
+pg_subscription_rel AS written
+INNER JOIN pg_subscription AS writer ON written.srsubid = writer.oid AND writer.subenabled
+INNER JOIN pg_class AS its_table ON written.srrelid = its_table.oid AND its_table.relname = 'queue'
+INNER JOIN pg_namespace AS its_schema ON its_table.relnamespace = its_schema.oid AND its_schema.nspname = 'dbq'
+
 -- define: is_copy
 -- whether a subscription writes this catalog: the database is a copy of another one, without the state of its sequences
 (
-    SELECT count(*) > 0 FROM pg_subscription_rel AS written
-    INNER JOIN pg_subscription AS writer ON written.srsubid = writer.oid AND writer.subenabled
-    -- By its name: whoever may not use the schema may ask this.
-    INNER JOIN pg_class AS its_table ON written.srrelid = its_table.oid AND its_table.relname = 'queue'
-    INNER JOIN pg_namespace AS its_schema ON its_table.relnamespace = its_schema.oid AND its_schema.nspname = 'dbq'
+    SELECT count(*) > 0 FROM {writing_subscriptions}
 )
 
 -- define: is_replica

@@ -119,19 +119,15 @@ SELECT
     false AS paused,
     (
         SELECT count(w.pid) > 0 FROM pg_stat_subscription AS w
-        WHERE w.subid = s.oid AND w.relid IS NULL
+        WHERE w.subid = writer.oid AND w.relid IS NULL
     ) AS receives,
     CAST(NULL AS double precision) AS lag_seconds,
     CAST(NULL AS text) AS upstream,
     clock_timestamp() AS now,
     CAST(NULL AS bigint) AS received,
     CAST(NULL AS bigint) AS replayed,
-    CAST(s.subname AS text) AS subscription
-FROM pg_subscription AS s
-INNER JOIN pg_subscription_rel AS r ON s.oid = r.srsubid
-INNER JOIN pg_class AS c ON r.srrelid = c.oid AND c.relname = 'queue'
-INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid AND n.nspname = 'dbq'
-WHERE s.subenabled;
+    CAST(writer.subname AS text) AS subscription
+FROM {writing_subscriptions};
 
 -- name: sessions_used
 -- one row: how many sessions clients have, and how many others than superusers may have
